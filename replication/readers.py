@@ -5,20 +5,20 @@ A reader takes the folder of a run, and those of the runs that its experiment st
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
 from statistics import linear_regression, median_high
-from typing import Annotated, Any
-
-from pydantic import BaseModel, Field, RootModel
+from typing import Any
 
 from benchmarks.results import CaseResult
 from benchmarks.series import by_series, points
 from linattn_core.errors import expected
-from linattn_lab.store import Record, latest_results, read_model, read_records, record_file
+from linattn_lab.store import Record, latest_results, read_records, record_file
 from linattn_models.training import RunFolder
 from replication.claims import Figures
 
@@ -38,84 +38,20 @@ PICTURES = ("samples", "completions")
 CURVE_POINTS = 50  # that are kept of each split of a training
 
 
-Positive = Annotated[float, Field(gt=0)]
-
-
-class Named(RootModel[dict[str, float]]):
-    """Figures by name."""
-
-    root: Annotated[dict[str, float], Field(min_length=1)]
-
-
-class Speed(BaseModel):
-    """Of benchmark.json: a method at a batch."""
-
-    method: str
-    batch: int
-    seconds_per_image: Positive
-    images_per_second: Positive
-    state_bytes_per_image: float
-
-
-class Speeds(BaseModel):
-    """What apps/pixel_generation/benchmark.py leaves."""
-
-    speeds: list[Speed]
-    largest_batches: dict[str, int] = {}
-
-
-class Trained(BaseModel):
-    """Of results.json: a training."""
-
-    steps: int = 0
-    metrics: dict[str, float | None]
-
-
-class TrainedTwice(BaseModel):
-    """The same for equal updates and in equal time."""
-
-    equal_updates: Trained
-    equal_time: Trained
-
-
-class ComparedImages(BaseModel):
-    """What apps/pixel_generation/compare.py leaves."""
-
-    attentions: dict[str, TrainedTwice]
-
-
-class ComparedSpeech(BaseModel):
-    """What apps/ctc_speech/compare.py leaves."""
-
-    runs: dict[str, Trained]
-
-
-class Batch(BaseModel):
-    """Updates of a batch; their seconds, unless it failed."""
-
-    attention: str
-    failure: str | None = None
-    seconds: list[float] = []
-    lengths: Annotated[list[int], Field(min_length=1)]
-
-
-class Epoch(BaseModel):
-    """What apps/ctc_speech/benchmark.py leaves."""
-
-    epoch: list[Batch]
-
-
-def pick(values: Mapping[str, float | None], name: str, file: Path) -> float:
-    """The value of that name, which a file has to hold."""
-    value = values.get(name)
-    if value is None:
-        raise ValueError(expected(str(file), name, f"only {', '.join(values)}"))
-    return value
+@contextmanager
+def open_json(file: Path) -> Iterator[Any]:
+    """The content of a file; a key or a number that it lacks is refused with the file's name."""
+    try:
+        yield json.loads(file.read_bytes())
+    except (LookupError, TypeError, ValueError) as error:
+        got = f"{type(error).__name__}: {error}"
+        raise ValueError(expected(str(file), "what its program writes", got)) from error
 
 
 def flat(folder: Path) -> Figures:
     """The figures of a process of our own, which writes them by name."""
-    return read_model(folder / "figures.json", Named).root
+    with open_json(folder / "figures.json") as figures:
+        return {name: float(value) for name, value in figures.items()}
 
 
 def read_cases(folder: Path) -> dict[str, CaseResult]:
@@ -182,21 +118,21 @@ def generation(folder: Path) -> Figures:
     "linear" has its layers in PyTorch, step by step, and the fastest backend of the operator;
     "linear-compiled" has the compiled decoder.
     """
-    measured = read_model(folder / "benchmark.json", Speeds)
-    methods = [speed.method for speed in measured.speeds]
-    eager = next((name for name in methods if name.startswith("linear (eager")), "")
-    names = {"linear": "linear-compiled", eager: "linear"}
     figures: dict[str, float] = {}
-    for speed in measured.speeds:
-        name = names.get(speed.method, speed.method)
-        if speed.batch == 1:
-            figures[f"{name}/1/seconds"] = speed.seconds_per_image
-        # The best batch comes after one image alone; where that is the best, there is no other.
-        figures[f"{name}/{BEST}"] = speed.images_per_second
-        figures[f"{name}/best/batch"] = speed.batch
-        figures[f"{name}/state-bytes"] = speed.state_bytes_per_image
-        if largest := measured.largest_batches.get(speed.method):
-            figures[f"{name}/largest-batch"] = largest
+    with open_json(folder / "benchmark.json") as record:
+        methods = [speed["method"] for speed in record["speeds"]]
+        eager = next((name for name in methods if name.startswith("linear (eager")), "")
+        names = {"linear": "linear-compiled", eager: "linear"}
+        for speed in record["speeds"]:
+            name = names.get(speed["method"], speed["method"])
+            if speed["batch"] == 1:
+                figures[f"{name}/1/seconds"] = speed["seconds_per_image"]
+            # The best batch comes after one image alone; where that is the best, there is no other.
+            figures[f"{name}/{BEST}"] = speed["images_per_second"]
+            figures[f"{name}/best/batch"] = speed["batch"]
+            figures[f"{name}/state-bytes"] = speed["state_bytes_per_image"]
+        for method, batch in record["largest_batches"].items():
+            figures[f"{names.get(method, method)}/largest-batch"] = batch
     return figures
 
 
@@ -255,13 +191,14 @@ def thin_metrics(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def copied_sequences(folder: Path) -> Figures:
     """The loss on held-out sequences, and what the claims compare."""
-    runs = find_trainings(folder)
-    loss = {x: pick(run.summary()["metrics"], "loss", run.summary_file) for x, run in runs.items()}
-    linear = pick(loss, "linear", folder)
+    losses = {}
+    for name, run in find_trainings(folder).items():
+        with open_json(run.summary_file) as summary:
+            losses[name] = float(summary["metrics"]["loss"])
     return {
-        **{f"{name}/loss": value for name, value in loss.items()},
-        **{f"{name}/loss-over-linear": value / linear for name, value in loss.items()},
-        "linear/loss-above-softmax": linear - pick(loss, "softmax", folder),
+        **{f"{name}/loss": loss for name, loss in losses.items()},
+        **{f"{name}/loss-over-linear": loss / losses["linear"] for name, loss in losses.items()},
+        "linear/loss-above-softmax": losses["linear"] - losses["softmax"],
     }
 
 
@@ -273,22 +210,22 @@ def trained_images(folder: Path) -> Figures:
     """
     figures: dict[str, float] = {}
     for name, run in find_trainings(folder).items():
-        summary = run.summary()
-        metrics, updates = summary["metrics"], summary["steps"]
-        bits = pick(metrics, BITS, run.summary_file)
-        figures |= {f"{name}/bits": bits, f"{name}/updates": updates}
-        for picture in PICTURES:
-            if (run.path / f"{picture}.png").exists():
-                alone = pick(metrics, "independent_pixels_bits_per_dim", run.summary_file)
-                figures[f"{name}/updates-drawn"] = updates
-                figures[f"{name}/{picture}-over-independent"] = bits / alone
-    file = folder / "results.json"
-    for name, result in read_model(file, ComparedImages).attentions.items():
-        figures[f"{name}/bits-equal-time"] = pick(result.equal_time.metrics, BITS, file)
-        curve = result.equal_updates
-        if BITS not in curve.metrics:  # trained for equal time alone
-            figures[f"{name}/bits"] = pick(curve.metrics, f"validation_{BITS}", file)
-            figures[f"{name}/updates"] = curve.steps
+        with open_json(run.summary_file) as summary:
+            metrics, updates = summary["metrics"], summary["steps"]
+            bits = float(metrics[BITS])
+            figures |= {f"{name}/bits": bits, f"{name}/updates": updates}
+            for picture in PICTURES:
+                if (run.path / f"{picture}.png").exists():
+                    alone = metrics["independent_pixels_bits_per_dim"]
+                    figures[f"{name}/updates-drawn"] = updates
+                    figures[f"{name}/{picture}-over-independent"] = bits / alone
+    with open_json(folder / "results.json") as record:
+        for name, result in record["attentions"].items():
+            figures[f"{name}/bits-equal-time"] = float(result["equal_time"]["metrics"][BITS])
+            curve = result["equal_updates"]
+            if BITS not in curve["metrics"]:  # trained for equal time alone
+                figures[f"{name}/bits"] = float(curve["metrics"][f"validation_{BITS}"])
+                figures[f"{name}/updates"] = curve["steps"]
     return figures
 
 
@@ -297,21 +234,22 @@ def speech_errors(folder: Path) -> Figures:
 
     Other seeds ("-seedN") are left out: not every model has them, and all are compared alike.
     """
-    file = folder / "results.json"
-    return {
-        f"{name}/per": 100 * pick(run.metrics, "dev_phoneme_error_rate", file)
-        for name, run in read_model(file, ComparedSpeech).runs.items()
-        if "-seed" not in name
-    }
+    with open_json(folder / "results.json") as record:
+        return {
+            f"{name}/per": 100 * run["metrics"]["dev_phoneme_error_rate"]
+            for name, run in record["runs"].items()
+            if "-seed" not in name
+        }
 
 
 def speech_epochs(folder: Path) -> Figures:
     """Seconds per epoch of WSJ, from batches that stand for it."""
     times, utterances = defaultdict[str, float](float), defaultdict[str, int](int)
-    for batch in read_model(folder / "benchmark.json", Epoch).epoch:
-        if batch.seconds and not batch.failure:
-            times[batch.attention] += median_high(batch.seconds)
-            utterances[batch.attention] += len(batch.lengths)
+    with open_json(folder / "benchmark.json") as record:
+        for batch in record["epoch"]:
+            if not batch["failure"]:
+                times[batch["attention"]] += median_high(batch["seconds"])
+                utterances[batch["attention"]] += len(batch["lengths"])
     return {f"{x}/seconds-per-epoch": WSJ / utterances[x] * y for x, y in times.items()}
 
 
