@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Any, get_args
 
-from pydantic import AfterValidator, BaseModel
+from pydantic import BaseModel
 
 from linattn_lab.machine import Device
 from linattn_lab.store import Record, read_records, record_file
@@ -19,16 +19,6 @@ from replication.experiments import ROOT, Preset
 
 FOLDER = ROOT / "docs" / "replication"
 DEVICES: tuple[Device, ...] = get_args(Device)
-
-
-def check_line(line: dict[str, Any]) -> dict[str, Any]:
-    """Refuses what is no line of a run's metrics: a split, and numbers by name."""
-    numbers = [value for name, value in line.items() if name != "split" and value is not None]
-    if not {"step", "split", "seconds"} <= line.keys():
-        raise ValueError("a line of metrics has step, split and seconds")
-    if not all(isinstance(value, int | float) for value in numbers):
-        raise ValueError("what a line of metrics measures is a number")
-    return line
 
 
 class Measurement(BaseModel, frozen=True):
@@ -45,7 +35,7 @@ class Measurement(BaseModel, frozen=True):
     seconds: float
     error: str = ""
     figures: dict[str, float] = {}
-    curves: dict[str, list[Annotated[dict[str, Any], AfterValidator(check_line)]]] = {}
+    curves: dict[str, list[dict[str, Any]]] = {}
 
 
 @dataclass(frozen=True)
