@@ -23,11 +23,11 @@ import tyro
 from copying.presets import PRESETS, Attention, PresetName, Recipe
 from copying.training import APP, train_model
 from linattn_core.errors import expected
-from linattn_lab.compare import Comparison, Summary, Variant, curves, name_environments
+from linattn_lab.compare import Comparison, Summary, Variant, curves
 from linattn_lab.plots import Panel, plot_panels
 from linattn_lab.runs import make_folders, publish
 from linattn_lab.script import preset_flags, run_script
-from linattn_lab.tables import figure, table_of
+from linattn_lab.tables import figure, name_environments, table_of
 from linattn_models.files import replace_file
 from linattn_models.training import RunFolder, TrainingFlags
 

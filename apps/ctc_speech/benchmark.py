@@ -31,12 +31,11 @@ import torch
 from tqdm import tqdm
 
 from linattn_core.errors import expected
-from linattn_lab.compare import name_environments
 from linattn_lab.plots import Panel, Points, plot_panels
 from linattn_lab.runs import make_folders
 from linattn_lab.script import parse_flags, require_at_least, require_one_process, run_script
 from linattn_lab.store import read_model
-from linattn_lab.tables import figure, markdown_table, table_of
+from linattn_lab.tables import figure, markdown_table, name_environments, table_of
 from linattn_models.files import replace_file
 from linattn_models.training import environment, write_json
 from speech.models import APP

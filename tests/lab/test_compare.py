@@ -13,7 +13,6 @@ from linattn_lab.compare import (
     UpdateTimes,
     Variant,
     curves,
-    name_environments,
     read_times,
     updates_within,
     with_steps,
@@ -117,13 +116,6 @@ def test_curves_go_over_updates_or_at_a_pace(unbroken: Path) -> None:
     assert [x for x, _ in curves(runs, "error")["a"]] == [3, 6, 9, 12]
     paced = curves(runs, "error", pace={"a": 0.5})["a"]
     assert [x for x, _ in paced] == [1.5, 3, 4.5, 6]
-
-
-def test_environments_are_named_once() -> None:
-    one = {"commit": "0123456789", "torch": "2", "device": "cpu", "threads": 1}
-    two = {**one, "commit": None, "threads": 2}
-    assert name_environments([one, one]) == "commit 0123456; torch 2, cpu, threads: 1"
-    assert "0123456, unknown" in name_environments([one, two])
 
 
 def test_updates_are_measured_for_every_model() -> None:

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linattn_lab.tables import code, figure, literal, markdown_table, memory, seconds
+from linattn_lab.tables import (
+    code,
+    figure,
+    literal,
+    markdown_table,
+    memory,
+    name_environments,
+    seconds,
+)
 
 INLINING = "![x](/etc/hostname) <img src=a> `b` | a_b _c_ **d** &lt; $e$ \x1b[1m\n```{include} f"
 
@@ -37,6 +45,13 @@ def test_what_could_inline_a_file_is_shown_as_it_is() -> None:
     assert literal(INLINING).startswith(r"!\[x\](/etc/hostname) \<img src=a\> \`b\` \| a_b \_c\_")
     assert "\x1b" not in literal(INLINING)
     assert code("a `b`\nc") == "`a 'b' c`"
+
+
+def test_environments_are_named_once() -> None:
+    one = {"commit": "0123456789", "torch": "2", "device": "cpu", "threads": 1}
+    two = {**one, "commit": None, "threads": 2}
+    assert name_environments([one, one]) == "commit 0123456; torch 2, cpu, threads: 1"
+    assert "0123456, unknown" in name_environments([one, two])
 
 
 @pytest.mark.parametrize(

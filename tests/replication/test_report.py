@@ -85,7 +85,9 @@ def test_the_kept_document_is_that_of_the_kept_records() -> None:
 
 
 @pytest.mark.parametrize("value", [None, 0.0])
-def test_records_of_figures_that_are_zero_or_missing_are_shown(tmp_path: Path, value: float | None) -> None:
+def test_records_of_figures_that_are_zero_or_missing_are_shown(
+    tmp_path: Path, value: float | None
+) -> None:
     odd = []
     for each in read_evidence():
         figures = {} if value is None else dict.fromkeys(each.figures, value)

@@ -13,6 +13,7 @@ import transformers
 
 from linattn_lab.runs import make_folders
 from linattn_lab.script import require_at_least
+from linattn_lab.tables import describe_environment
 from linattn_models.files import replace_file
 from linattn_models.training import environment, write_json
 
@@ -56,8 +57,8 @@ def write_results(
     settings = {k: _plain(v) for k, v in dataclasses.asdict(flags).items() if k != "out"}
     record = {"settings": settings, "environment": where, "minutes": minutes, **numbers}
     note = (
-        f"{minutes:.1f} minutes in all; torch {where['torch']}, transformers "
-        f"{where['transformers']}, {where['device']}, threads: {where['threads']}."
+        f"{minutes:.1f} minutes in all; {describe_environment(where)}; "
+        f"transformers {where['transformers']}."
     )
     text = "\n\n".join([*(table.strip() for table in tables), note]) + "\n"
     write_json(out / "results.json", record)

@@ -10,16 +10,9 @@ from typing import Any
 
 from torch import nn
 
-from linattn_lab.compare import (
-    Comparison,
-    UpdateTimes,
-    Variant,
-    curves,
-    name_environments,
-    read_times,
-)
+from linattn_lab.compare import Comparison, UpdateTimes, Variant, curves, read_times
 from linattn_lab.plots import Panel, plot_panels
-from linattn_lab.tables import figure, table_of
+from linattn_lab.tables import describe_environment, figure, name_environments, table_of
 from linattn_lab.updates import measure_memory, measure_updates
 from linattn_models.training import RunFolder, TrainingFlags
 from speech.batches import BatchCycle, pick_typical_batches
@@ -190,7 +183,6 @@ def _notes(results: Results, recognition: Mapping[str, Any]) -> str:
         else "those of the last update"
     )
     grid = {name: ", ".join(map("{:g}".format, x)) for name, x in recognition["grid"].items()}
-    where = timing["environment"]
     sizes = [f"{x} has {recognition[x]['phones']:,} phones" for x in dict.fromkeys(("dev", split))]
     lines = [
         f"Preset {results['preset']}; weights: {weights}; {', '.join(sizes)}.",
@@ -201,8 +193,8 @@ def _notes(results: Results, recognition: Mapping[str, Any]) -> str:
         f'subst., ins., del.: the parts of "{split}, selected".',
         "last weights: greedy, those of the last update, as in the curves." if both else "",
         f"Each model has {results['minutes']:g} minutes of updates, by the seconds per update that "
-        f"were measured first, in turns ({timing['rounds']} rounds); torch {where['torch']}, "
-        f"{where['device']}, threads: {where['threads']}. {timing.get('note', '')}".rstrip(),
+        f"were measured first, in turns ({timing['rounds']} rounds); "
+        f"{describe_environment(timing['environment'])}. {timing.get('note', '')}".rstrip(),
         "memory: by how much it rises during an update of the longest batch.",
     ]
     return "\n".join(f"- {line}" for line in lines if line)

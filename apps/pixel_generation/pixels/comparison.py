@@ -21,7 +21,7 @@ from linattn_lab.compare import (
     with_steps,
 )
 from linattn_lab.plots import Panel, plot_panels, points
-from linattn_lab.tables import figure, table_of
+from linattn_lab.tables import describe_environment, figure, table_of
 from linattn_lab.updates import measure_updates
 from linattn_models.training import RunFolder, TrainingFlags
 from pixels.datasets import Images
@@ -135,7 +135,6 @@ class Compared:
 
 def _notes(results: Result) -> list[str]:
     metrics = next(iter(results["attentions"].values()))["equal_time"]["metrics"]
-    where = results["timing"]["environment"]
     budget = f"Equal time is {figure(results['budget_seconds'])} s of updates"
     if results["budget_of_linear"]:
         budget += f", what linear attention takes for {results['steps']:,}"
@@ -145,8 +144,7 @@ def _notes(results: Result) -> list[str]:
         f"{metrics['independent_pixels_bits_per_dim']:.3f} bits/dim.",
         f"{budget}.",
         f"Seconds per update: the median of {results['timing']['rounds']} rounds in which the "
-        f"attentions took turns; torch {where['torch']}, {where['device']}, threads: "
-        f"{where['threads']}.",
+        f"attentions took turns; {describe_environment(results['timing']['environment'])}.",
     ]
     if results["dataset"] in PAPER and results["preset"] != "paper":
         notes.append("The paper's numbers are of larger models, trained for far longer.")

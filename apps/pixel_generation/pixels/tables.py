@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from linattn_lab.batches import WORTHWHILE
-from linattn_lab.tables import figure, markdown_table
+from linattn_lab.tables import describe_environment, figure, markdown_table
 from pixels.methods import LINEAR, SOFTMAX, STATEFUL_SOFTMAX, Outcome, Speed
 from pixels.paper import PAPER
 
@@ -20,7 +20,7 @@ def benchmark_report(record: dict[str, Any], outcomes: Sequence[Outcome], *, sea
         f"Images of {record['shape']} by a model of {config['num_layers']} layers, "
         f"{config['num_heads']} heads of {config['head_dim']}, {record['model']['max_length']:,} "
         "positions.",
-        describe_environment(where, [speed for outcome in outcomes for speed in outcome.speeds]),
+        describe_speeds(where, [speed for outcome in outcomes for speed in outcome.speeds]),
         "~: timed at some positions, the others interpolated. gain: over softmax, which reruns.",
         "",
         benchmark_table(outcomes, record["bits_per_dim"]),
@@ -123,7 +123,7 @@ def _demo_notes(results: dict[str, Any], speeds: Sequence[Speed]) -> list[str]:
         f"Independent pixels, each position with its own frequencies, cost {alone:.2f} bits/dim.",
         f"Held-out images: {run['metrics']['test_images']}; updates: {run['steps']:,} each; "
         f"training: {seconds}; parameters: {run['parameters']:,}.",
-        describe_environment(results["environment"], speeds),
+        describe_speeds(results["environment"], speeds),
         f"Made at commit {(results['environment']['commit'] or 'unknown')[:9]}.",
     ]
     if any(speed.estimated for speed in speeds):
@@ -131,9 +131,9 @@ def _demo_notes(results: dict[str, Any], speeds: Sequence[Speed]) -> list[str]:
     return notes
 
 
-def describe_environment(where: Mapping[str, Any], speeds: Sequence[Speed]) -> str:
-    """A note below a table: versions, threads, and what of linear attention was native."""
-    first = f"torch {where['torch']}, {where['device']}, {where['threads']} threads"
+def describe_speeds(where: Mapping[str, Any], speeds: Sequence[Speed]) -> str:
+    """A note below a table: the environment, and what of linear attention was native."""
+    first = describe_environment(where)
     native = where["steps_by"]
     if native == "reference":
         return f"{first}; linear attention in plain torch."

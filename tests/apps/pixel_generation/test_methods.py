@@ -31,7 +31,7 @@ from pixels.methods import (
     time_method,
 )
 from pixels.presets import Attention
-from pixels.tables import benchmark_report, benchmark_table, describe_environment
+from pixels.tables import benchmark_report, benchmark_table, describe_speeds
 from tests.apps.app_scripts import cells
 
 CPU = torch.device("cpu")
@@ -61,9 +61,9 @@ def models() -> Models:
 def test_it_says_what_was_native(steps_by: str, compiled: bool, said: str) -> None:
     speeds = [replace(SPEED, compiled=compiled)] * 2
 
-    line = describe_environment({**WHERE, "steps_by": steps_by}, speeds)
+    line = describe_speeds({**WHERE, "steps_by": steps_by}, speeds)
 
-    assert line.startswith("torch 2.13.0, cpu, 2 threads; ") and line.endswith(said)
+    assert line.startswith("torch 2.13.0, cpu, threads: 2; ") and line.endswith(said)
 
 
 def test_every_method_is_measured_at_every_batch(models: Models) -> None:

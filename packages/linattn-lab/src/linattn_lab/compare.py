@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +14,6 @@ from linattn_core.errors import expected
 from linattn_lab.plots import Points, points
 from linattn_lab.runs import require_run
 from linattn_lab.store import read_model
-from linattn_lab.tables import literal
 from linattn_models.training import RunFolder, TrainingFlags, write_json
 
 _EVALUATIONS = 8  # while a model trains, at least: the points of its curve
@@ -146,16 +145,6 @@ def curves(
         name: points(run.metrics(), quantity, split=split, over=over, scale=scales[name])
         for name, run in runs.items()
     }
-
-
-def name_environments(environments: Iterable[Mapping[str, Any]]) -> str:
-    """Every commit and every machine in records of runs, as a sentence without its end."""
-    records = list(environments)
-    commits = dict.fromkeys((each["commit"] or "unknown")[:7] for each in records)
-    machines = dict.fromkeys(
-        f"torch {each['torch']}, {each['device']}, threads: {each['threads']}" for each in records
-    )
-    return literal(f"commit {', '.join(commits)}; {'; '.join(machines)}")
 
 
 class UpdateTimes(BaseModel, frozen=True, extra="allow"):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from tabulate import tabulate
 
@@ -51,6 +51,19 @@ def table_of(
         [name, *(cell(record) for cell in columns.values())] for name, record in records.items()
     ]
     return markdown_table([first, *columns], rows)
+
+
+def describe_environment(where: Mapping[str, Any]) -> str:
+    """The torch, the device and the threads of a run's "environment", as a part of a sentence."""
+    return literal(f"torch {where['torch']}, {where['device']}, threads: {where['threads']}")
+
+
+def name_environments(environments: Iterable[Mapping[str, Any]]) -> str:
+    """Every commit and every machine in records of runs, as a sentence without its end."""
+    records = list(environments)
+    commits = dict.fromkeys(literal((each["commit"] or "unknown")[:7]) for each in records)
+    machines = dict.fromkeys(map(describe_environment, records))
+    return f"commit {', '.join(commits)}; {'; '.join(machines)}"
 
 
 def figure(value: float | None, estimated: bool = False) -> str:
