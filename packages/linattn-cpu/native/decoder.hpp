@@ -11,7 +11,7 @@ namespace linattn {
 // The formats of packed weights.
 enum class WeightFormat : int { float32, bfloat16, int8 };
 
-enum class Activation : int { relu, gelu };
+enum class Activation : int { relu, gelu, silu };
 
 // The heads from which the decoder can draw tokens; `none`: the caller draws.
 enum class Head : int { none, categorical, mixture_of_logistics };
@@ -39,10 +39,13 @@ struct NormWeights {
     const float* weight;  // padded with 0 to whole panels, as is the bias
     const float* bias;
     float eps;
+    bool centered;  // LayerNorm; false: RMSNorm, which subtracts no mean
 };
 
 struct DecoderLayer {
     PackedMatrix qkv, out, expand, contract;
+    PackedMatrix gate;   // of DecoderShape::gated
+    const float* decay;  // (H_kv), the factor of each head's state before a position is added; null: 1
     NormWeights norm1, norm2;
 };
 
@@ -57,7 +60,7 @@ struct TokenShape {
 struct TokenWeights : TokenShape {
     std::int64_t channels;
     const float* embeddings[3];  // (levels, E) each
-    const float* positions;      // (max_length, E)
+    const float* positions;      // (max_length, E), or null: any position, without a vector of its own
     const float* start;          // (E)
     PackedMatrix output;
 };
@@ -65,16 +68,19 @@ struct TokenWeights : TokenShape {
 // Everything but the weights.
 struct DecoderShape {
     WeightFormat format;
-    std::int64_t heads, head_dim, hidden;
+    std::int64_t heads, kv_heads, head_dim, hidden;  // each key/value head is read by heads / kv_heads query heads
     FeatureMap map;
     float eps;
     bool norm_first;
     Activation activation;
+    bool gated;          // contract(activation(gate(x)) * expand(x)) in place of contract(activation(expand(x)))
+    double rotary_base;  // of rotary positions: pair i of a head turns by rotary_base^(-2 i / D) a position; 0: none
 };
 
 struct DecoderModel : DecoderShape {
     std::int64_t num_layers, embed;
     const DecoderLayer* layers;
+    const double* frequencies;  // (D / 2), of rotary positions, or null
     NormWeights norm;
     TokenWeights tokens;
 };
@@ -92,8 +98,8 @@ struct DecoderCall {
     bool begins;                 // whether the start vector comes before the tokens
     const std::int64_t* tokens;  // (B, inputs - begins, channels), or null
     const float* vectors;        // (B, inputs, E), or null
-    float* const* s;             // for each layer (B, H, D, D), updated in place
-    float* const* z;             // for each layer (B, H, D), updated in place
+    float* const* s;             // for each layer (B, H_kv, D, D), updated in place
+    float* const* z;             // for each layer (B, H_kv, D), updated in place
     float* outputs;              // (B, P) after each row's last input; of vectors (B, inputs, E)
     const float* waits;          // (B, choices) from the exponential distribution; null: take the argmax
     const float* uniform;        // (B, channels), for a mixture of logistics; null where `waits` is

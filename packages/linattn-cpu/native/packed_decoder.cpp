@@ -1,7 +1,9 @@
 #include "packed_decoder.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <stdexcept>
 #include <string>
 
@@ -41,20 +43,30 @@ public:
     }
 
     NormWeights norm(const NormWeights& source, std::int64_t embed) {
-        return {vector(source.weight, embed), vector(source.bias, embed), source.eps};
+        return {vector(source.weight, embed), vector(source.bias, embed), source.eps, source.centered};
     }
 
-    // Padded to whole panels by 0.
+    // Padded to whole panels by 0; all 0 if `from` is null.
     float* vector(const float* from, std::int64_t count) {
         const std::int64_t padded = round_up(count, kernels_.panel_width);
-        float* to = copy(from, count, padded);
-        if (!arena_.counts()) std::fill(to + count, to + padded, 0.0f);
+        const std::int64_t given = from == nullptr ? 0 : count;
+        float* to = copy(from, given, padded);
+        if (!arena_.counts()) std::fill(to + given, to + padded, 0.0f);
+        return to;
+    }
+
+    // The angles by which rotary positions turn each pair of numbers from one position to the next.
+    double* frequencies(double base, std::int64_t head_dim) {
+        double* to = arena_.take<double>(head_dim / 2);
+        for (std::int64_t i = 0; !arena_.counts() && i < head_dim / 2; ++i) {
+            to[i] = std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+        }
         return to;
     }
 
     float* copy(const float* from, std::int64_t count, std::int64_t room) {
         float* to = arena_.take<float>(room);
-        if (!arena_.counts()) std::memcpy(to, from, static_cast<std::size_t>(count) * 4);
+        if (!arena_.counts() && count > 0) std::memcpy(to, from, static_cast<std::size_t>(count) * 4);
         return to;
     }
 
@@ -90,9 +102,12 @@ void PackedDecoder::place(Packer& packer, const ModelSource& source) {
         to.out = packer.matrix(from.out);
         to.norm2 = packer.norm(from.norm2, embed);
         to.expand = packer.matrix(from.expand);
+        if (from.gate) to.gate = packer.matrix(*from.gate);
+        if (from.decay != nullptr) to.decay = packer.copy(from.decay, source.kv_heads, source.kv_heads);
         to.contract = packer.matrix(from.contract);
     }
     model_.norm = packer.norm(source.norm, embed);
+    if (source.rotary_base > 0) model_.frequencies = packer.frequencies(source.rotary_base, source.head_dim);
     if (!source.tokens) return;
     const TokenSource& tokens = *source.tokens;
     TokenWeights& to = model_.tokens;
@@ -101,7 +116,7 @@ void PackedDecoder::place(Packer& packer, const ModelSource& source) {
     to.output = packer.matrix(tokens.output);
     to.start = packer.copy(tokens.start, embed, embed);
     const std::int64_t entries = to.levels * embed, places = to.max_length * embed;
-    to.positions = packer.copy(tokens.positions, places, places);
+    to.positions = tokens.positions == nullptr ? nullptr : packer.copy(tokens.positions, places, places);
     for (std::size_t c = 0; c < tokens.embeddings.size(); ++c) {
         to.embeddings[c] = packer.copy(tokens.embeddings[c], entries, entries);
     }
@@ -155,8 +170,10 @@ void PackedDecoder::check(const DecoderCall& call) const {
         low = *range.first, high = *range.second;
     }
     const std::int64_t last = high + call.inputs + call.steps - 2;
-    if (low < 0 || last >= tokens.max_length) {
-        throw std::invalid_argument(out_of_range("positions", tokens.max_length, low, last));
+    const std::int64_t room =
+        tokens.positions == nullptr ? std::numeric_limits<std::int64_t>::max() : tokens.max_length;
+    if (low < 0 || last >= room) {
+        throw std::invalid_argument(out_of_range("positions", room, low, last));
     }
 }
 

@@ -15,15 +15,17 @@ namespace linattn {
 struct AffineSource {
     MatrixSource weight;
     std::int64_t inputs, outputs;
-    const float* bias;  // (outputs)
+    const float* bias;  // (outputs), or null
 };
 struct LayerSource {
     AffineSource qkv, out, expand, contract;
-    NormWeights norm1, norm2;  // (E), not padded
+    std::optional<AffineSource> gate;
+    const float* decay = nullptr;  // (H_kv), or null
+    NormWeights norm1, norm2;      // (E), not padded; the bias may be null
 };
 struct TokenSource : TokenShape {
     std::vector<const float*> embeddings;  // (levels, E) for each channel
-    const float* positions;                // (max_length, E)
+    const float* positions;                // (max_length, E), or null
     const float* start;                    // (E)
     AffineSource output;
 };

@@ -38,6 +38,7 @@ static void load(NormWeights& field, PyObject* value) {
         {"weight", set<&NormWeights::weight>},
         {"bias", set<&NormWeights::bias>},
         {"eps", set<&NormWeights::eps>},
+        {"centered", set<&NormWeights::centered>},
     };
     load_struct(field, value, table);
 }
@@ -46,6 +47,7 @@ static void load(LayerSource& field, PyObject* value) {
     static const FieldTable<LayerSource> table{
         {"qkv", set<&LayerSource::qkv>},       {"out", set<&LayerSource::out>},
         {"expand", set<&LayerSource::expand>}, {"contract", set<&LayerSource::contract>},
+        {"gate", set<&LayerSource::gate>},     {"decay", set<&LayerSource::decay>},
         {"norm1", set<&LayerSource::norm1>},   {"norm2", set<&LayerSource::norm2>},
     };
     load_struct(field, value, table);
@@ -70,12 +72,15 @@ static void load(ModelSource& field, PyObject* value) {
     static const FieldTable<ModelSource> table{
         {"format", set<&ModelSource::format>},
         {"heads", set<&ModelSource::heads>},
+        {"kv_heads", set<&ModelSource::kv_heads>},
         {"head_dim", set<&ModelSource::head_dim>},
         {"hidden", set<&ModelSource::hidden>},
         {"map", set<&ModelSource::map>},
         {"eps", set<&ModelSource::eps>},
         {"norm_first", set<&ModelSource::norm_first>},
         {"activation", set<&ModelSource::activation>},
+        {"gated", set<&ModelSource::gated>},
+        {"rotary_base", set<&ModelSource::rotary_base>},
         {"layers", set<&ModelSource::layers>},
         {"norm", set<&ModelSource::norm>},
         {"tokens", set<&ModelSource::tokens>},
@@ -128,7 +133,10 @@ void register_decoder(py::module_& module) {
         .value("float32", WeightFormat::float32)
         .value("bfloat16", WeightFormat::bfloat16)
         .value("int8", WeightFormat::int8);
-    py::enum_<Activation>(module, "Activation").value("relu", Activation::relu).value("gelu", Activation::gelu);
+    py::enum_<Activation>(module, "Activation")
+        .value("relu", Activation::relu)
+        .value("gelu", Activation::gelu)
+        .value("silu", Activation::silu);
     py::enum_<Head>(module, "Head")
         .value("none", Head::none)
         .value("categorical", Head::categorical)

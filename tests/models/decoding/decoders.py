@@ -69,6 +69,15 @@ def model_of(head: Head | int = 7, **fields: Any) -> AutoregressiveTransformer:
     return model
 
 
+def trained(model: AutoregressiveTransformer) -> AutoregressiveTransformer:
+    """The model with weights of vectors away from their initial ones, so that none is neutral."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    return model
+
+
 def long_model(head: Head | int = 7) -> AutoregressiveTransformer:
     return AutoregressiveTransformer(tiny_config(), head, LONG).eval()
 

@@ -7,13 +7,23 @@ is in test_decoder_draws.py, what they refuse in test_decoder_refusals.py.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from linattn_models import Head, Transformer
-from tests.models.decoding.decoders import Kind, close, forced, model_of, same_state, sized
+from tests.models.decoding.decoders import (
+    Kind,
+    close,
+    forced,
+    model_of,
+    same_state,
+    sized,
+    trained,
+)
 from tests.models.tiny import MAX_LENGTH, heads, tiny_config
 
 # Widths below a vector, between two and of whole panels, of each instruction set.
@@ -46,7 +56,7 @@ def test_one_decoder_for_any_number_of_rows(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("feature_map", ["elu", "relu", "identity"])
-@pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "none"])
 @torch.no_grad()
 def test_maps_and_positions(kind: Kind, feature_map: str, positions: str) -> None:
     # With the identity, denominators of either sign come near 0: eps keeps the comparison sane.
@@ -54,6 +64,32 @@ def test_maps_and_positions(kind: Kind, feature_map: str, positions: str) -> Non
     model = model_of(positions=positions, feature_map=feature_map, eps=eps).to(kind.device)
     tokens = kind.tokens(model, 3, MAX_LENGTH)
     close(forced(kind.decoder(model), tokens), model(tokens))
+
+
+# What language models have, alone and together.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "one head of keys": {"num_kv_heads": 1},
+    "groups": {"num_kv_heads": 2, "num_heads": 6},
+    "fixed decay": {"decay": "fixed"},
+    "learned decay": {"decay": "learned", "num_kv_heads": 1},
+}
+options = pytest.mark.parametrize("fields", OPTIONS.values(), ids=OPTIONS)
+
+
+@options
+@pytest.mark.parametrize("head_dim", [2, 6, 24])
+@torch.no_grad()
+def test_options_of_language_models(kind: Kind, fields: dict[str, Any], head_dim: int) -> None:
+    model = trained(model_of(head_dim=head_dim, **fields)).to(kind.device)
+    decoder = kind.decoder(model)
+    for batch in (1, 3):  # one row is shared by its heads
+        tokens = kind.tokens(model, batch, MAX_LENGTH)
+        close(forced(decoder, tokens), model(tokens))
+        own = torch.arange(1, batch + 1, device=kind.device)
+        actual, ours = decoder.prefill(tokens[:, :4], own)
+        expected, theirs = model.prefill(tokens[:, :4], own)
+        close(actual, expected)
+        same_state(ours, theirs)
 
 
 @heads

@@ -245,14 +245,6 @@ def test_max_length_limits_learned_positions_alone(attention: str) -> None:
         AutoregressiveTransformer(tiny_config(attention), 7)
 
 
-@pytest.mark.parametrize("fields", [{"num_kv_heads": 1}, {"decay": "fixed"}, {"decay": "learned"}])
-def test_compiled_decoders_refuse_groups_and_decays(fields: dict[str, Any]) -> None:
-    model = AutoregressiveTransformer(tiny_config(**fields), 7, 24).eval()
-    with pytest.raises(CannotCompile, match=r"a compiled layer: expected .* decode eagerly"):
-        model.generate(decoder="compiled")
-    assert torch.equal(greedy(model), greedy(model, decoder="eager"))
-
-
 def test_the_default_length_leaves_room_for_the_state() -> None:
     model = tiny_model("linear")
 

@@ -1,7 +1,8 @@
 """The description of a model that a backend compiles: weights and settings, without modules.
 
-Letters: B batch, N inputs, E width of the embedding, F width of the feed-forward network, H heads,
-D head dim, P parameters of the head, K choices of the head, C channels of a token.
+Letters: B batch, N inputs, E width of the embedding, F width of the feed-forward network, H heads
+of queries, H_kv heads of keys and values, D head dim, P parameters of the head, K choices of the
+head, C channels of a token.
 """
 
 from __future__ import annotations
@@ -25,28 +26,37 @@ class CannotCompile(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Affine:
-    """y = x W + b: weight (inputs, outputs) of any strides, bias (outputs,)."""
+    """y = x W + b: weight (inputs, outputs) of any strides, bias (outputs,) or None."""
 
     weight: Tensor
-    bias: Tensor
+    bias: Tensor | None
 
 
 @dataclass(frozen=True, eq=False)
 class Norm:
-    """LayerNorm over E numbers: weight (E,), bias (E,)."""
+    """A norm over E numbers: weight (E,), bias (E,) or None.
+
+    Attributes:
+        centered: True for LayerNorm, False for RMSNorm, which subtracts no mean.
+    """
 
     weight: Tensor
-    bias: Tensor
+    bias: Tensor | None
     eps: float
+    centered: bool = True
 
 
 @dataclass(frozen=True, eq=False)
 class DecoderLayer:
-    """One block: qkv (E, 3 E), out (E, E), expand (E, F), contract (F, E).
+    """One block: qkv (E, E + 2 H_kv D), out (E, E), expand (E, F), contract (F, E).
 
     Attributes:
-        norm1, norm2: LayerNorms before attention and feed-forward network, or after their residual
+        norm1, norm2: the norms before attention and feed-forward network, or after their residual
             sums; see `DecoderDescription.norm_first`.
+        gate: (E, F), for contract(activation(gate(x)) * expand(x)) in place of
+            contract(activation(expand(x))); None for the latter.
+        decay_logits: (H_kv,), a head's state is multiplied by their sigmoid before a position is
+            added; None for no decay.
     """
 
     qkv: Affine
@@ -55,6 +65,8 @@ class DecoderLayer:
     contract: Affine
     norm1: Norm
     norm2: Norm
+    gate: Affine | None = None
+    decay_logits: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -87,14 +99,15 @@ class TokenCoding:
     Attributes:
         embeddings: (levels, E) for each of C channels; the vectors of a token's values are summed.
         start: (E,), the input vector at position 0.
-        positions: (max_length, E), added to the input vectors.
+        positions: (max_length, E), added to the input vectors; None for a model whose sequences
+            have no end.
         output: (E, P).
         sampler: how a compiled step draws tokens; None where it only returns the parameters.
     """
 
     embeddings: tuple[Tensor, ...]
     start: Tensor
-    positions: Tensor
+    positions: Tensor | None
     output: Affine
     sampler: Sampler | None
 
@@ -104,48 +117,65 @@ class DecoderDescription:
     """A causal transformer with linear attention; all tensors are float32.
 
     Attributes:
-        layers, norm: the blocks, and the LayerNorm after the last one.
-        num_heads, head_dim: H and D; E = H D.
+        layers, norm: the blocks, and the norm after the last one.
+        num_heads, num_kv_heads, head_dim: H, H_kv and D; E = H D.
         feature_map: "elu", "relu" or "identity".
         eps: added to the denominator of attention.
-        activation: "gelu" (exact) or "relu".
-        norm_first: True for x + f(norm(x)) ("pre"), False for norm(x + f(x)) ("post").
+        activation: "gelu" (exact), "relu" or "silu".
+        norm_first: True for x + f(norm(x)), False for norm(x + f(x)).
+        rotary_base: with rotary positions, queries and keys are rotated before the feature map: the
+            pair of numbers (i, i + D / 2) by position * rotary_base^(-2 i / D). None for none.
         tokens: None for a decoder of vectors (B, E) -> (B, E).
     """
 
     layers: tuple[DecoderLayer, ...]
     norm: Norm
     num_heads: int
+    num_kv_heads: int
     head_dim: int
     feature_map: str
     eps: float
     activation: str
     norm_first: bool
+    rotary_base: float | None
     tokens: TokenCoding | None
 
     def __post_init__(self) -> None:
         """Refuses tensors that do not fit together, because native code reads them unchecked."""
         embed = self.num_heads * self.head_dim
         hidden = self.layers[0].expand.weight.shape[-1] if self.layers else 0
+        qkv = embed + 2 * self.num_kv_heads * self.head_dim
         _check_norm("the last norm", self.norm, embed)
         for layer in self.layers:
-            _check_affine("a layer's qkv", layer.qkv, embed, 3 * embed)
+            _check_affine("a layer's qkv", layer.qkv, embed, qkv)
             _check_affine("a layer's out", layer.out, embed, embed)
             _check_affine("a layer's expand", layer.expand, embed, hidden)
             _check_affine("a layer's contract", layer.contract, hidden, embed)
             _check_norm("a layer's norm1", layer.norm1, embed)
             _check_norm("a layer's norm2", layer.norm2, embed)
+            if (layer.gate is None) != (self.layers[0].gate is None):
+                wanted, advice = "one in all layers or in none", "decode eagerly"
+                raise CannotCompile(expected("a gate", wanted, "some layers with one", advice))
+            if layer.gate is not None:
+                _check_affine("a layer's gate", layer.gate, embed, hidden)
+            if layer.decay_logits is not None:
+                _check_shape("a layer's decay", layer.decay_logits, (self.num_kv_heads,))
         if self.tokens is not None:
             _check_tokens(self.tokens, embed)
 
     def tensors(self) -> Iterator[Tensor]:
         """All tensors of the model, always in the same order."""
+        return (x for x in self._places() if x is not None)
+
+    def _places(self) -> Iterator[Tensor | None]:
         yield from (self.norm.weight, self.norm.bias)
         for layer in self.layers:
-            for part in (layer.qkv, layer.out, layer.expand, layer.contract):
-                yield from (part.weight, part.bias)
+            for affine in (layer.qkv, layer.out, layer.expand, layer.contract, layer.gate):
+                if affine is not None:
+                    yield from (affine.weight, affine.bias)
             for norm in (layer.norm1, layer.norm2):
                 yield from (norm.weight, norm.bias)
+            yield layer.decay_logits
         if self.tokens is not None:
             yield from (*self.tokens.embeddings, self.tokens.start, self.tokens.positions)
             yield from (self.tokens.output.weight, self.tokens.output.bias)
@@ -169,12 +199,14 @@ def _check_shape(what: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
 
 def _check_affine(what: str, affine: Affine, inputs: int, outputs: int) -> None:
     _check_shape(f"{what} weight", affine.weight, (inputs, outputs))
-    _check_shape(f"{what} bias", affine.bias, (outputs,))
+    if affine.bias is not None:
+        _check_shape(f"{what} bias", affine.bias, (outputs,))
 
 
 def _check_norm(what: str, norm: Norm, embed: int) -> None:
     _check_shape(f"{what}'s weight", norm.weight, (embed,))
-    _check_shape(f"{what}'s bias", norm.bias, (embed,))
+    if norm.bias is not None:
+        _check_shape(f"{what}'s bias", norm.bias, (embed,))
 
 
 def _check_tokens(tokens: TokenCoding, embed: int) -> None:
@@ -182,7 +214,8 @@ def _check_tokens(tokens: TokenCoding, embed: int) -> None:
     for table in tokens.embeddings:
         _check_shape("an embedding", table, (levels, embed))
     _check_shape("the start vector", tokens.start, (embed,))
-    _check_shape("the table of positions", tokens.positions, (tokens.positions.shape[0], embed))
+    if tokens.positions is not None:
+        _check_shape("the table of positions", tokens.positions, (len(tokens.positions), embed))
     parameters = tokens.output.weight.shape[-1]
     if tokens.sampler is not None:
         parameters = tokens.sampler.parameters(len(tokens.embeddings))

@@ -74,19 +74,25 @@ class RandomModel {
 public:
     RandomModel(Random& random, WeightFormat format)
         : random_(random),
-          heads_(between(random, 1, 7)),
+          kv_heads_(between(random, 1, 7)),
           head_dim_(between(random, 1, 19)),
           hidden_(between(random, 1, 70)),
           levels_(between(random, 2, 90)) {
-        const std::int64_t e = heads_ * head_dim_;
-        ModelSource model{
-            {format, heads_, head_dim_, hidden_, FeatureMap::elu, 1e-6f, between(random, 0, 1) == 1, Activation::gelu},
-            {},
-            norm(e),
-            {}};
+        const bool gated = coin(), rotary = head_dim_ % 2 == 0 && coin(), decays = coin(), centered = coin();
+        const std::int64_t heads = kv_heads_ * between(random, 1, 3), e = heads * head_dim_;
+        ModelSource model{};
+        static_cast<DecoderShape&>(model) = {format,    heads,           kv_heads_,
+                                             head_dim_, hidden_,         FeatureMap::elu,
+                                             1e-6f,     coin(),          gated ? Activation::silu : Activation::gelu,
+                                             gated,     rotary ? 1e4 : 0};
+        model.norm = norm(e, centered);
         for (int i = 0; i < 2; ++i) {
-            model.layers.push_back(
-                {affine(e, 3 * e), affine(e, e), affine(e, hidden_), affine(hidden_, e), norm(e), norm(e)});
+            LayerSource layer{affine(e, e + 2 * kv_heads_ * head_dim_), affine(e, e), affine(e, hidden_),
+                              affine(hidden_, e)};
+            if (gated) layer.gate = affine(e, hidden_);
+            if (decays) layer.decay = factors(kv_heads_);
+            layer.norm1 = norm(e, centered), layer.norm2 = norm(e, centered);
+            model.layers.push_back(layer);
         }
         model.tokens = TokenSource{{levels_, kLength, Head::categorical, levels_, 0.0f},
                                    {numbers(levels_ * e)},
@@ -100,7 +106,7 @@ public:
     // A prompt for every row, and a few steps after it.
     Decoded decode(const std::vector<std::int64_t>& tokens, std::int64_t batch, const Filters& filters, int threads,
                    Tokens next = Tokens::given) const {
-        const auto states = static_cast<std::size_t>(batch * heads_ * head_dim_);
+        const auto states = static_cast<std::size_t>(batch * kv_heads_ * head_dim_);
         std::vector<std::vector<float>> s(2), z(2);
         std::vector<float*> s_at, z_at;
         for (int i = 0; i < 2; ++i) {
@@ -195,13 +201,25 @@ private:
     }
 
     AffineSource affine(std::int64_t inputs, std::int64_t outputs) {
-        return {{numbers(inputs * outputs), outputs, 1}, inputs, outputs, numbers(outputs)};
+        return {{numbers(inputs * outputs), outputs, 1}, inputs, outputs, coin() ? numbers(outputs) : nullptr};
     }
 
-    NormWeights norm(std::int64_t width) { return {numbers(width), numbers(width), 1e-5f}; }
+    NormWeights norm(std::int64_t width, bool centered) {
+        return {numbers(width), coin() ? numbers(width) : nullptr, 1e-5f, centered};
+    }
+
+    // Between 0 and 1.
+    const float* factors(std::int64_t count) {
+        std::uniform_real_distribution<float> draw(0.0f, 1.0f);
+        weights_.emplace_back(static_cast<std::size_t>(count));
+        for (float& x : weights_.back()) x = draw(random_);
+        return weights_.back().data();
+    }
+
+    bool coin() { return between(random_, 0, 1) == 1; }
 
     Random& random_;
-    std::int64_t heads_, head_dim_, hidden_, levels_;
+    std::int64_t kv_heads_, head_dim_, hidden_, levels_;
     std::vector<std::vector<float>> weights_;
     std::unique_ptr<PackedDecoder> decoder_;
 };

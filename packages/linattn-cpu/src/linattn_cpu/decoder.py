@@ -73,7 +73,7 @@ class CpuDecoder(NativeDecoder):
     """
 
     def __init__(self, description: DecoderDescription, weights: str) -> None:
-        self._state_shape = (description.num_heads, description.head_dim)
+        self._state_shape = (description.num_kv_heads, description.head_dim)
         self._layers = len(description.layers)
         tokens = description.tokens
         norm = description.norm
@@ -234,23 +234,29 @@ class _Packing:
         return {
             "format": _native.WeightFormat.__members__[weights],
             "heads": description.num_heads,
+            "kv_heads": description.num_kv_heads,
             "head_dim": description.head_dim,
             "hidden": description.layers[0].expand.weight.shape[1],
             "map": _native.FeatureMap.__members__[description.feature_map],
             "eps": description.eps,
             "norm_first": description.norm_first,
             "activation": _native.Activation.__members__[description.activation],
+            "gated": description.layers[0].gate is not None,
+            "rotary_base": description.rotary_base or 0.0,
             "layers": [self._layer(layer) for layer in description.layers],
             "norm": self._norm(description.norm),
             "tokens": None if tokens is None else self._token_coding(tokens),
         }
 
     def _layer(self, layer: DecoderLayer) -> _native.Fields:
+        logits = layer.decay_logits
         return {
             "qkv": self._affine(layer.qkv),
             "out": self._affine(layer.out),
             "expand": self._affine(layer.expand),
             "contract": self._affine(layer.contract),
+            "gate": None if layer.gate is None else self._affine(layer.gate),
+            "decay": self._optional(None if logits is None else logits.sigmoid()),
             "norm1": self._norm(layer.norm1),
             "norm2": self._norm(layer.norm2),
         }
@@ -259,11 +265,11 @@ class _Packing:
         sampler = tokens.sampler or Sampler("categorical", choices=0)
         return {
             "embeddings": [self._contiguous(table) for table in tokens.embeddings],
-            "positions": self._contiguous(tokens.positions),
+            "positions": self._optional(tokens.positions),
             "start": self._contiguous(tokens.start),
             "output": self._affine(tokens.output),
             "levels": tokens.embeddings[0].shape[0],
-            "max_length": tokens.positions.shape[0],
+            "max_length": 0 if tokens.positions is None else len(tokens.positions),
             "head": _native.Head.__members__["none" if tokens.sampler is None else sampler.kind],
             "choices": sampler.choices,
             "lowest_log_scale": sampler.lowest_log_scale,
@@ -276,12 +282,19 @@ class _Packing:
             "weight": (weight.data_ptr(), *weight.stride()),
             "inputs": inputs,
             "outputs": outputs,
-            "bias": self._contiguous(affine.bias),
+            "bias": self._optional(affine.bias),
         }
 
     def _norm(self, norm: Norm) -> _native.Fields:
-        weight, bias = self._contiguous(norm.weight), self._contiguous(norm.bias)
-        return {"weight": weight, "bias": bias, "eps": norm.eps}
+        return {
+            "weight": self._contiguous(norm.weight),
+            "bias": self._optional(norm.bias),
+            "eps": norm.eps,
+            "centered": norm.centered,
+        }
+
+    def _optional(self, tensor: Tensor | None) -> int:
+        return 0 if tensor is None else self._contiguous(tensor)
 
     def _contiguous(self, tensor: Tensor) -> int:
         """The address of the tensor, or of a contiguous copy."""

@@ -120,7 +120,7 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
         coding = TokenCoding(
             embeddings=tuple(description.embedding(table) for table in self.embeddings),
             start=description.numbers(self.start, "the start vector"),
-            positions=description.numbers(self._table(positions), "the table of positions"),
+            positions=self._table(positions),
             output=description.affine(self.output),
             sampler=cast(Drawn, self.head).sampler() if known else None,
         )
@@ -163,14 +163,17 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
             return self.max_length if self.config.has_cache else None
         return room_for(max_length, self.longest)
 
-    def _table(self, positions: int | None) -> Tensor:
-        """The vectors of positions that a compiled decoder reads, (rows, E)."""
+    def _table(self, positions: int | None) -> Tensor | None:
+        """The vectors of positions that a compiled decoder reads, (rows, E); None for none."""
+        if self.position_kind in ("none", "rotary"):
+            return None
         least = positions or self.max_length or DEFAULT_POSITIONS
         if least > _MOST_POSITIONS and self.position_kind == "sinusoidal":
             wanted = f"at most {_MOST_POSITIONS:,}, rows of a table"
             advice = "decode eagerly, or build the model with positions='none'"
             raise CannotCompile(expected("compiled positions", wanted, least, advice))
-        return self.positions.rows(least, self.start)
+        table = self.positions.rows(least, self.start)
+        return description.numbers(table, "the table of positions")
 
     def _inputs(self, tokens: Tensor, lengths: Tensor | None) -> Tensor | None:
         """The numbers of inputs (B,) of prompts: their lengths and one for the start vector."""

@@ -116,6 +116,7 @@ class Block(nn.Module):
             wanted = "that of 'gelu' or 'relu'"
             raise CannotCompile(expected("the activation of a block", wanted, self.activation))
         qkv, out = self.mixer.describe()
+        decay = cast(LinearMixer, self.mixer).decay
         return DecoderLayer(
             qkv,
             out,
@@ -123,6 +124,7 @@ class Block(nn.Module):
             contract=description.affine(self.contract),
             norm1=description.norm(self.norm1),
             norm2=description.norm(self.norm2),
+            decay_logits=None if decay is None else description.numbers(decay.logits, "a decay"),
         )
 
     def settings(self) -> dict[str, Any]:
@@ -130,11 +132,13 @@ class Block(nn.Module):
         mixer = cast(LinearMixer, self.mixer)
         return {
             "num_heads": mixer.num_heads,
+            "num_kv_heads": mixer.num_kv_heads,
             "head_dim": mixer.head_dim,
             "feature_map": mixer.feature_map.pointwise,
             "eps": mixer.eps,
             "activation": {f: name for name, f in ACTIVATIONS.items()}[self.activation],
             "norm_first": self.norm_first,
+            "rotary_base": None,
         }
 
     def _initialize(self, config: TransformerConfig) -> None:

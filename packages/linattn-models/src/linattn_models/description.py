@@ -51,19 +51,23 @@ def numbers(tensor: Tensor | None, what: str) -> Tensor:
 
 
 def affine(layer: nn.Module) -> Affine:
-    """An `nn.Linear` as weight (inputs, outputs), a transposed view, and bias."""
+    """An `nn.Linear` as weight (inputs, outputs), a transposed view, and bias or None."""
     require(layer, nn.Linear)
     linear = cast(nn.Linear, layer)
     weight = numbers(linear.weight, "a layer's weight")
-    return Affine(weight.t(), numbers(linear.bias, "a layer's bias"))
+    bias = None if linear.bias is None else numbers(linear.bias, "a layer's bias")
+    return Affine(weight.t(), bias)
 
 
 def norm(layer: nn.Module) -> Norm:
-    """An `nn.LayerNorm`."""
-    require(layer, nn.LayerNorm)
+    """An `nn.LayerNorm` or an `nn.RMSNorm` with an eps of its own."""
+    centered = not isinstance(layer, nn.RMSNorm)
+    require(layer, nn.LayerNorm if centered else nn.RMSNorm)
     norm = cast(nn.LayerNorm, layer)
-    bias = numbers(norm.bias, "a norm's bias")
-    return Norm(numbers(norm.weight, "a norm's weight"), bias, norm.eps)
+    given = norm.bias if centered else None
+    bias = None if given is None else numbers(given, "a norm's bias")
+    eps = torch.finfo(torch.float32).eps if norm.eps is None else norm.eps
+    return Norm(numbers(norm.weight, "a norm's weight"), bias, eps, centered)
 
 
 def _hooked(layer: nn.Module) -> bool:

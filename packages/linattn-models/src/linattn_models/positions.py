@@ -81,10 +81,9 @@ class Positions(nn.Module):
         return vectors + self._rows(place, vectors)
 
     def rows(self, least: int, like: Tensor) -> Tensor:
-        """A table (rows, E) with at least `least` rows, for a compiled decoder; cached."""
+        """A table (rows, E) of at least `least` rows, learned or of sinusoids; cached."""
         if self.table is not None and (self.kind == "learned" or len(self.table) >= least):
             return self.table
-        least = least if self.kind == "sinusoidal" else _FEWEST_ROWS  # rows of zeros serve any
         computed = self._computed
         if computed is None or len(computed) < least or computed.device != like.device:
             count = 1 << (max(least, _FEWEST_ROWS) - 1).bit_length()  # powers of 2: few tables
@@ -93,8 +92,6 @@ class Positions(nn.Module):
 
     def _rows(self, places: Tensor, like: Tensor) -> Tensor:
         """The vectors (..., E) of positions (...), in the dtype of `like`."""
-        if self.kind == "none":
-            return like.new_zeros(*places.shape, self.embed_dim)
         if self.kind == "learned":
             return self.table[places]
         return (sinusoids_at(places, self.embed_dim) * self.scale).to(like.dtype)

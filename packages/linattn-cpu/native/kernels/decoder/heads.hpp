@@ -6,45 +6,60 @@
 LINATTN_BEGIN
 namespace decoding {
 
+// What happens to the state of a key/value head before a query reads it: a key is added, once all that is there has
+// decayed or not, or, for the group's other queries, nothing.
+enum class Visit { add, decay_and_add, read };
+
 // One head of one row: s (D, D) and z (D) are updated, `out` (D) is written.
 struct HeadStep {
     const float *query, *key;  // (D), mapped
     const float* value;        // (D)
     float *s, *z, *out;
     std::int64_t dim;
+    float decay;
 };
 
+// Numbers of the state after the visit.
+template <Visit V, class T>
+LINATTN_INLINE T visited(T state, float decay, T added) {
+    if constexpr (V == Visit::add) return state + added;
+    if constexpr (V == Visit::decay_and_add) return state * decay + added;
+    return state;
+}
+
 // z += phi(k); returns phi(q)^T z.
+template <Visit V>
 LINATTN_INLINE float update_normalizer(const HeadStep& head) {
     Vec<float> total{};
     std::int64_t d = 0;
     for (; d + W<float> <= head.dim; d += W<float>) {
-        const Vec<float> z = load(head.z + d) + load(head.key + d);
-        store(head.z + d, z);
+        const Vec<float> z = visited<V>(load(head.z + d), head.decay, load(head.key + d));
+        if constexpr (V != Visit::read) store(head.z + d, z);
         total += load(head.query + d) * z;
     }
     float result = sum<float>(total);
     for (; d < head.dim; ++d) {
-        head.z[d] += head.key[d];
-        result += head.query[d] * head.z[d];
+        const float z = visited<V>(head.z[d], head.decay, head.key[d]);
+        if constexpr (V != Visit::read) head.z[d] = z;
+        result += head.query[d] * z;
     }
     return result;
 }
 
-// For N vectors of type V, from column m on: s += phi(k) v^T and out = phi(q)^T s / divisor.
-template <class V, int N>
+// For N vectors of type T, from column m on: s += phi(k) v^T and out = phi(q)^T s / divisor.
+template <Visit V, class T, int N>
 LINATTN_INLINE void update_columns(const HeadStep& head, std::int64_t m, float divisor) {
-    constexpr int kWidth = sizeof(V) / sizeof(float);
-    V value[N], total[N] = {};
+    constexpr int kWidth = sizeof(T) / sizeof(float);
+    T value[N], total[N] = {};
 #pragma GCC unroll 4
-    for (int n = 0; n < N; ++n) value[n] = load_as<V>(head.value + m + n * kWidth);
+    for (int n = 0; n < N; ++n) value[n] = load_as<T>(head.value + m + n * kWidth);
     float* row = head.s + m;
     for (std::int64_t d = 0; d < head.dim; ++d, row += head.dim) {
         const float q = head.query[d], k = head.key[d];
 #pragma GCC unroll 4
         for (int n = 0; n < N; ++n) {
-            const V s = load_as<V>(row + n * kWidth) + k * value[n];
-            store_as(row + n * kWidth, s);
+            const T s = visited<V>(load_as<T>(row + n * kWidth), head.decay, T(k * value[n]));
+            if constexpr (V != Visit::read) store_as(row + n * kWidth, s);
             total[n] += q * s;
         }
     }
@@ -53,22 +68,41 @@ LINATTN_INLINE void update_columns(const HeadStep& head, std::int64_t m, float d
 }
 
 // The columns from m on, in vectors of `Bytes` bytes and the rest in shorter ones.
-template <int Bytes>
+template <Visit V, int Bytes>
 LINATTN_INLINE void update_from(const HeadStep& head, std::int64_t m, float divisor) {
-    using V = typename VectorOf<float, Bytes>::type;
+    using T = typename VectorOf<float, Bytes>::type;
     constexpr int kWidth = Bytes / 4;
-    for (; m + 4 * kWidth <= head.dim; m += 4 * kWidth) update_columns<V, 4>(head, m, divisor);
-    for (; m + 2 * kWidth <= head.dim; m += 2 * kWidth) update_columns<V, 2>(head, m, divisor);
-    for (; m + kWidth <= head.dim; m += kWidth) update_columns<V, 1>(head, m, divisor);
+    for (; m + 4 * kWidth <= head.dim; m += 4 * kWidth) update_columns<V, T, 4>(head, m, divisor);
+    for (; m + 2 * kWidth <= head.dim; m += 2 * kWidth) update_columns<V, T, 2>(head, m, divisor);
+    for (; m + kWidth <= head.dim; m += kWidth) update_columns<V, T, 1>(head, m, divisor);
     if constexpr (Bytes > 16) {
-        update_from<Bytes / 2>(head, m, divisor);
+        update_from<V, Bytes / 2>(head, m, divisor);
     } else {
-        for (; m < head.dim; ++m) update_columns<float, 1>(head, m, divisor);
+        for (; m < head.dim; ++m) update_columns<V, float, 1>(head, m, divisor);
     }
 }
 
+template <Visit V>
 static void step_head(const HeadStep& head, float eps) {
-    update_from<kVectorBytes>(head, 0, update_normalizer(head) + eps);
+    update_from<V, kVectorBytes>(head, 0, update_normalizer<V>(head) + eps);
+}
+
+static void step_head(Visit visit, const HeadStep& head, float eps) {
+    switch (visit) {
+        case Visit::add: return step_head<Visit::add>(head, eps);
+        case Visit::decay_and_add: return step_head<Visit::decay_and_add>(head, eps);
+        case Visit::read: return step_head<Visit::read>(head, eps);
+    }
+}
+
+// Turns pair (i, i + D / 2) of a head by angle i (rotary positions). `rotation`: the D / 2 cosines, then the sines.
+LINATTN_INLINE void rotate(const float* from, const float* rotation, std::int64_t dim, float* to) {
+    const std::int64_t half = dim / 2;
+    for (std::int64_t i = 0; i < half; ++i) {
+        const float x = from[i], y = from[i + half], cosine = rotation[i], sine = rotation[i + half];
+        to[i] = x * cosine - y * sine;
+        to[i + half] = y * cosine + x * sine;
+    }
 }
 
 // phi of `dim` numbers. Reads and writes whole vectors, so both memories must have room for them.

@@ -43,6 +43,10 @@ static void add(const float* from, std::int64_t count, float* to) {
     for (std::int64_t i = 0; i < count; ++i) to[i] += from[i];
 }
 
+static std::int64_t position_of(const DecoderCall& call, Place place) {
+    return (call.positions == nullptr ? call.position : call.positions[place.sequence]) + place.input;
+}
+
 // An input of the first layer: embeddings or the start vector, plus the vector of the position. Writes a padded row.
 static void embed_input(const Thread& thread, Place place, float* to) {
     const TokenWeights& tokens = thread.model.tokens;
@@ -63,29 +67,66 @@ static void embed_input(const Thread& thread, Place place, float* to) {
             add(tokens.embeddings[c] + token[c] * embed, embed, to);
         }
     }
-    const std::int64_t first = call.positions == nullptr ? call.position : call.positions[b];
-    add(tokens.positions + (first + i) * embed, embed, to);
+    if (tokens.positions != nullptr) add(tokens.positions + position_of(call, place) * embed, embed, to);
 }
+
+// The numbers of a rotation: none without rotary positions.
+LINATTN_INLINE std::int64_t rotation_numbers(const DecoderModel& model) {
+    return model.frequencies == nullptr ? 0 : model.head_dim;
+}
+
+// The rotation of an input; see `rotate`.
+static void write_rotation(const Thread& thread, Place place, float* to) {
+    const double* const frequencies = thread.model.frequencies;
+    const auto position = static_cast<double>(position_of(thread.call, place));
+    const std::int64_t half = rotation_numbers(thread.model) / 2;
+    for (std::int64_t i = 0; i < half; ++i) {
+        to[i] = static_cast<float>(__builtin_cos(position * frequencies[i]));
+        to[i + half] = static_cast<float>(__builtin_sin(position * frequencies[i]));
+    }
+}
+
+// The numbers of all keys of a row, or of all values.
+LINATTN_INLINE std::int64_t key_numbers(const DecoderModel& model) { return model.kv_heads * model.head_dim; }
+
+// The queries that read one key/value head.
+LINATTN_INLINE std::int64_t group_of(const DecoderModel& model) { return model.heads / model.kv_heads; }
 
 // The numbers of a row of queries, keys and values. `attend_head` reads whole vectors, so up to a vector past the keys.
 LINATTN_INLINE std::int64_t qkv_numbers(const DecoderModel& model) {
-    return model.embed < W<float> ? 2 * model.embed + W<float> : 3 * model.embed;
+    const std::int64_t keys = key_numbers(model);
+    return model.embed + keys + (keys < W<float> ? W<float> : keys);
 }
 
 // The memory that `attend_head` needs, for phi(q) and phi(k).
 LINATTN_INLINE std::int64_t mapped_numbers(const DecoderModel& model) { return 2 * round_up(model.head_dim, W<float>); }
 
-// One head of an input of sequence b: updates its state and reads it. `qkv` and `heads` are whole rows.
+// A query or key of a head as attention reads it.
+static void prepare_vector(const DecoderModel& model, const float* from, const float* rotation, float* to) {
+    if (rotation_numbers(model) > 0) {
+        rotate(from, rotation, model.head_dim, to);
+        from = to;
+    }
+    map_vector(model.map, from, model.head_dim, to);
+}
+
+// One key/value head of an input of sequence b: updates its state, which the queries of its group read. `qkv` and `heads`
+// are whole rows.
 static void attend_head(const Thread& thread, std::int64_t layer, std::int64_t b, std::int64_t head, const float* qkv,
-                        float* heads, float* mapped) {
+                        const float* rotation, float* heads, float* mapped) {
     const DecoderModel& model = thread.model;
-    const std::int64_t D = model.head_dim, index = b * model.heads + head;
+    const std::int64_t D = model.head_dim, index = b * model.kv_heads + head, group = group_of(model);
     float *const query = mapped, *const key = mapped + mapped_numbers(model) / 2;
-    qkv += head * D;
-    map_vector(model.map, qkv, D, query);
-    map_vector(model.map, qkv + model.embed, D, key);
+    const float *const keys = qkv + model.embed, *const values = keys + key_numbers(model);
+    const float* const decay = model.layers[layer].decay;
+    prepare_vector(model, keys + head * D, rotation, key);
     float *const s = thread.call.s[layer] + index * D * D, *const z = thread.call.z[layer] + index * D;
-    step_head({query, key, qkv + 2 * model.embed, s, z, heads + head * D, D}, model.eps);
+    for (std::int64_t q = head * group; q < (head + 1) * group; ++q) {
+        const Visit visit = q > head * group ? Visit::read : decay == nullptr ? Visit::add : Visit::decay_and_add;
+        prepare_vector(model, qkv + q * D, rotation, query);
+        step_head(visit, {query, key, values + head * D, s, z, heads + q * D, D, decay == nullptr ? 1 : decay[head]},
+                  model.eps);
+    }
 }
 
 // Sums of W outputs; with int8 weights, times the scales of these weights.

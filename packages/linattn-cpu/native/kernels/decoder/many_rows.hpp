@@ -30,6 +30,7 @@ struct Workspace {
     Buffer stream;  // the residual stream
     Buffer normed;  // the input of a layer's products
     Buffer qkv, heads, hidden;
+    Buffer rotations;   // of rotary positions
     Buffer final_rows;  // of each sequence after its last input, normalized
     Buffer parameters;  // of the head
     char* operand;      // rows converted for a product, and their scales
@@ -48,6 +49,7 @@ static Workspace lay_out(Arena& arena, const DecoderModel& model, const DecoderC
     space.qkv = take_rows(arena, rows, qkv_numbers(model));
     space.heads = take_rows(arena, rows, embed);
     space.hidden = take_rows(arena, rows, hidden);
+    space.rotations = take_rows(arena, rows, rotation_numbers(model));
     space.final_rows = take_rows(arena, sequences, embed);
     space.parameters = take_rows(arena, sequences, model.tokens.output.outputs);
     space.operand = arena.take<char>(operand_rows(rows) * widest * kOperandBytes + kOperandSlack);
@@ -58,7 +60,7 @@ static Workspace lay_out(Arena& arena, const DecoderModel& model, const DecoderC
 }
 
 // What is done to the result of a product x W + b.
-enum class Epilogue { none, activation, residual };
+enum class Epilogue { none, activation, gated, residual };
 struct Result {
     Buffer to;
     Epilogue epilogue = Epilogue::none;
@@ -81,6 +83,7 @@ LINATTN_INLINE void finish(const Run& run, const PackedMatrix& matrix, std::int6
     for (int i = 0; i < kPanel; i += W<float>) {
         Vec<float> y = scaled(run.model, matrix, column + i, load(sums + i)) + load(matrix.bias + column + i);
         if (result.epilogue == Epilogue::activation) y = activate(run.model.activation, y);
+        if (result.epilogue == Epilogue::gated) y *= load(result.to.row(row) + column + i);
         if (result.epilogue == Epilogue::residual) y += load(result.residual.row(row) + column + i);
         store(result.to.row(row) + column + i, y);
     }
@@ -200,21 +203,23 @@ static void embed_inputs(const Run& run) {
         const Range rows = run.rows();
         for (std::int64_t r = rows.low; r < rows.high; ++r) {
             embed_input(run, run.block.places[r], run.space.stream.row(r));
+            write_rotation(run, run.block.places[r], run.space.rotations.row(r));
         }
     });
 }
 
-// One head of one of the block's sequences, over its inputs in order.
+// One key/value head of one of the block's sequences, over its inputs in order.
 static void attend_inputs(const Run& run, std::int64_t layer, std::int64_t index, std::int64_t head) {
     const std::int64_t b = run.block.sequence(index);
     float* const mapped = run.space.mapped.row(run.member.part);
     for (std::int64_t row = run.block.starts[index]; row < run.block.starts[index + 1]; ++row) {
-        attend_head(run, layer, b, head, run.space.qkv.row(row), run.space.heads.row(row), mapped);
+        attend_head(run, layer, b, head, run.space.qkv.row(row), run.space.rotations.row(row), run.space.heads.row(row),
+                    mapped);
     }
 }
 
 static void attend(const Run& run, std::int64_t layer) {
-    const std::int64_t H = run.model.heads;
+    const std::int64_t H = run.model.kv_heads;
     run.phase([&] {
         const Range items = run.share_of(run.block.sequences * H);
         for (std::int64_t item = items.low; item < items.high; ++item) {
@@ -253,7 +258,12 @@ static void run_layer(Run& run, std::int64_t index) {
     if (index + 1 == model.num_layers) keep_ends(run, residual);
     if (run.count == 0) return;
     product(run, space.heads, layer.out, {space.stream, Epilogue::residual, residual});
-    product_of_norm(run, norm_between(model, layer), layer.expand, {space.hidden, Epilogue::activation});
+    product_of_norm(run, norm_between(model, layer), model.gated ? layer.gate : layer.expand,
+                    {space.hidden, Epilogue::activation});
+    if (model.gated) {
+        const ActivationFormat format = activation_format(model.format, run.count);
+        multiply_rows(run, space.normed, format, layer.expand, {space.hidden, Epilogue::gated});
+    }
     product(run, space.hidden, layer.contract, {space.stream, Epilogue::residual, residual});
 }
 
@@ -317,7 +327,7 @@ static void run_many_rows(const Thread& thread, void* memory) {
     const Run all{thread, space, block, rows_of_blocks(thread.call)};
     all.phase([&] {
         clear_padding(space.heads, thread.model.embed, all.rows());
-        clear_padding(space.qkv, 3 * thread.model.embed, all.rows());
+        clear_padding(space.qkv, thread.model.embed + 2 * key_numbers(thread.model), all.rows());
     });
     while (blocks.next(block)) {
         const std::int64_t ends = thread.model.tokens.channels == 0 ? 0 : block.ends(thread.call);

@@ -24,16 +24,23 @@ LINATTN_INLINE Vec<float> gelu(Vec<float> x) {
     return x > 0.0f ? x - tail : tail;
 }
 
+// x / (1 + exp(-x)).
+LINATTN_INLINE Vec<float> silu(Vec<float> x) {
+    const Vec<float> one = Vec<float>{} + 1.0f, tail = exp_of_negative(x < 0.0f ? x : -x);
+    return x * (x < 0.0f ? tail : one) / (one + tail);
+}
+
 LINATTN_INLINE Vec<float> activate(Activation activation, Vec<float> x) {
+    if (activation == Activation::silu) return silu(x);
     return activation == Activation::gelu ? gelu(x) : apply_map<float>(1, x);
 }
 
-// LayerNorm of `count` numbers; the padding of `to`, up to whole panels, becomes 0.
+// LayerNorm or RMSNorm of `count` numbers; the padding of `to`, up to whole panels, becomes 0.
 static void normalize(const float* from, std::int64_t count, const NormWeights& norm, float* to) {
     Vec<float> total{}, squares{};
     // Past the end `from` holds 0.
     for (std::int64_t i = 0; i < count; i += W<float>) total += load(from + i);
-    const float mean = sum<float>(total) / static_cast<float>(count);
+    const float mean = norm.centered ? sum<float>(total) / static_cast<float>(count) : 0.0f;
     for (std::int64_t i = 0; i < count; i += W<float>) {
         const Int32s index = lane_numbers<std::int32_t>() + static_cast<std::int32_t>(i);
         const Vec<float> x = load(from + i) - mean;

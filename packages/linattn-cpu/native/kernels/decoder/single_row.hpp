@@ -20,7 +20,8 @@ struct PartMemory {
     float* stream;  // the residual stream
     float* normed;  // the input of a layer's products
     float *qkv, *heads, *hidden;
-    char* operand;  // a row converted for a product, and its scale
+    float* rotation;  // of rotary positions
+    char* operand;    // a row converted for a product, and its scale
     float* scale;
     float *mapped, *weights;  // for `attend_head` and `write_parameters`
     float* partial_sums[2];   // of the result of each sublayer; the other parts read them
@@ -34,6 +35,7 @@ static PartMemory lay_out_part(Arena& arena, const DecoderModel& model, const De
     part.qkv = arena.take<float>(round_up(qkv_numbers(model), kPanel));
     part.heads = arena.take<float>(embed);
     part.hidden = arena.take<float>(hidden);
+    part.rotation = arena.take<float>(rotation_numbers(model));
     part.operand = arena.take<char>((embed > hidden ? embed : hidden) * kOperandBytes);
     part.scale = arena.take<float>(1);
     part.mapped = arena.take<float>(mapped_numbers(model));
@@ -80,9 +82,15 @@ struct RowPart : RowThread {
         const char* const own_sums = reinterpret_cast<const char*>(own.partial_sums[sublayer]);
         return reinterpret_cast<const float*>(own_sums + (part - member.part) * part_bytes);
     }
-    Range heads() const { return share_of(model.heads); }
+    Range kv_heads() const { return share_of(model.kv_heads); }
+    // The numbers of these heads in a row of keys or values, and of the queries that read them.
+    Range keys() const { return numbers_of(kv_heads(), model.head_dim); }
+    Range queries() const { return numbers_of(kv_heads(), group_of(model) * model.head_dim); }
     Range hidden_panels() const { return share_of(panels_of(model.hidden)); }
     ActivationFormat format() const { return activation_format(model.format, 1); }
+
+private:
+    static Range numbers_of(Range heads, std::int64_t each) { return {heads.low * each, heads.high * each}; }
 };
 
 // The panels and the inputs of a matrix that a part multiplies.
@@ -102,18 +110,14 @@ static Range panels_around(Range numbers) {
     return {numbers.low / kPanel, panels_of(numbers.high)};
 }
 
-// The columns of the queries, keys or values (`index` 0, 1, 2) of the part's heads.
-static Shard columns_of_heads(const RowPart& part, const PackedMatrix& qkv, int index) {
-    const Range heads = part.heads();
-    const std::int64_t D = part.model.head_dim, first = index * part.model.embed;
-    return columns_of(qkv, panels_around({first + heads.low * D, first + heads.high * D}));
+// The columns of the part's numbers in one of the matrix's blocks of queries, keys and values, which starts at `first`.
+static Shard columns_of_heads(const PackedMatrix& qkv, std::int64_t first, Range numbers) {
+    return columns_of(qkv, panels_around({first + numbers.low, first + numbers.high}));
 }
 
 // The rows of the part's heads, in whole panels. The inputs of other heads in these panels are 0.
 static Shard rows_of_heads(const RowPart& part, const PackedMatrix& out) {
-    const Range heads = part.heads();
-    const std::int64_t D = part.model.head_dim;
-    const Range panels = panels_around({heads.low * D, heads.high * D});
+    const Range panels = panels_around(part.queries());
     return rows_of(out, {panels.low * kPanel, panels.high * kPanel});
 }
 
@@ -177,11 +181,10 @@ static void normalize_stream(const RowPart& part, const NormWeights* norm) {
 // other cores have prefetched some of it.
 static void prefetch_state(const RowPart& part, std::int64_t layer) {
     const std::int64_t D = part.model.head_dim;
-    const Range heads = part.heads();
-    const std::int64_t first = part.place.sequence * part.model.heads + heads.low,
-                       numbers = (heads.high - heads.low) * D;
-    prefetch_to_write(part.call.z[layer] + first * D, numbers * sizeof(float));
-    prefetch_to_write(part.call.s[layer] + first * D * D, numbers * D * sizeof(float));
+    const Range keys = part.keys();
+    const std::int64_t first = part.place.sequence * key_numbers(part.model) + keys.low, numbers = keys.high - keys.low;
+    prefetch_to_write(part.call.z[layer] + first, numbers * sizeof(float));
+    prefetch_to_write(part.call.s[layer] + first * D, numbers * D * sizeof(float));
 }
 
 // Writes the residual stream before layer `index`; with index = num_layers, after the last layer. Before the first layer,
@@ -189,6 +192,7 @@ static void prefetch_state(const RowPart& part, std::int64_t layer) {
 static void write_stream_before(const RowPart& part, std::int64_t index) {
     if (index > 0) return update_stream(part, part.model.layers[index - 1].contract, feed_forward_network);
     embed_input(part, part.place, part.own.stream);
+    write_rotation(part, part.place, part.own.rotation);
     std::memset(part.own.qkv, 0, round_up(qkv_numbers(part.model), kPanel) * sizeof(float));
     std::memset(part.own.heads, 0, round_up(part.model.embed, kPanel) * sizeof(float));
 }
@@ -199,10 +203,13 @@ static void attend(const RowPart& part, std::int64_t index) {
     prefetch_state(part, index);
     write_stream_before(part, index);
     normalize_stream(part, norm_before(part.model, index));
-    for (int i = 0; i < 3; ++i) multiply_into(part, own.normed, columns_of_heads(part, layer.qkv, i), own.qkv);
-    const Range heads = part.heads();
+    const std::int64_t keys = part.model.embed, values = keys + key_numbers(part.model);
+    multiply_into(part, own.normed, columns_of_heads(layer.qkv, 0, part.queries()), own.qkv);
+    multiply_into(part, own.normed, columns_of_heads(layer.qkv, keys, part.keys()), own.qkv);
+    multiply_into(part, own.normed, columns_of_heads(layer.qkv, values, part.keys()), own.qkv);
+    const Range heads = part.kv_heads();
     for (std::int64_t head = heads.low; head < heads.high; ++head) {
-        attend_head(part, index, part.place.sequence, head, own.qkv, own.heads, own.mapped);
+        attend_head(part, index, part.place.sequence, head, own.qkv, own.rotation, own.heads, own.mapped);
     }
     multiply_partial(part, own.heads, rows_of_heads(part, layer.out), attention);
 }
@@ -212,9 +219,17 @@ static void feed_forward(const RowPart& part, std::int64_t index) {
     const DecoderLayer& layer = part.model.layers[index];
     update_stream(part, layer.out, attention);
     normalize_stream(part, norm_between(part.model, layer));
-    multiply(part, own.normed, columns_of(layer.expand, part.hidden_panels()), [&](std::int64_t output, Vec<float> y) {
-        store(own.hidden + output, activate(part.model.activation, y + load(layer.expand.bias + output)));
+    const Activation activation = part.model.activation;
+    const PackedMatrix& activated = part.model.gated ? layer.gate : layer.expand;
+    multiply(part, own.normed, columns_of(activated, part.hidden_panels()), [&](std::int64_t output, Vec<float> y) {
+        store(own.hidden + output, activate(activation, y + load(activated.bias + output)));
     });
+    if (part.model.gated) {
+        multiply(part, own.normed, columns_of(layer.expand, part.hidden_panels()),
+                 [&](std::int64_t output, Vec<float> y) {
+                     store(own.hidden + output, load(own.hidden + output) * (y + load(layer.expand.bias + output)));
+                 });
+    }
     multiply_partial(part, own.hidden, rows_of_hidden(part, layer.contract), feed_forward_network);
 }
 

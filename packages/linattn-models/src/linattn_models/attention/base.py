@@ -8,7 +8,6 @@ from typing import Any
 from torch import Tensor
 
 from linattn_core.decoder_spec import Affine, CannotCompile
-from linattn_core.errors import expected
 from linattn_models.attention.projections import Projections, resolve_kv_heads
 from linattn_models.packing import Packing, last_of
 from linattn_models.state import Cursor, LayerState
@@ -119,10 +118,3 @@ class Mixer(Projections):
     def describe(self) -> tuple[Affine, Affine]:
         """The two projections, `qkv` and `out`, for a backend that compiles whole steps."""
         raise CannotCompile(f"{type(self).__name__} has no compiled step.")
-
-    def _check_groups(self) -> None:
-        """Refuses grouped heads, for `describe`."""
-        if self.num_kv_heads != self.num_heads:
-            wanted, got = f"num_kv_heads {self.num_heads}", self.num_kv_heads
-            advice = "a compiled step has no grouped heads, so decode eagerly"
-            raise CannotCompile(expected("a compiled layer", wanted, got, advice))

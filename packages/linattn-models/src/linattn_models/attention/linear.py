@@ -181,10 +181,6 @@ class LinearMixer(LinearHeads, Mixer):
             wanted = "one of each number alone: 'elu', 'relu' or 'identity'"
             kind = type(self.feature_map).__name__
             raise CannotCompile(expected("the feature map", wanted, kind, "decode eagerly"))
-        if self.decay is not None:
-            advice = "a compiled step forgets nothing, so decode eagerly"
-            raise CannotCompile(expected("a compiled layer", "no decay", "one", advice))
-        self._check_groups()
         return description.affine(self.qkv), description.affine(self.out)
 
     def _attend_from(

@@ -67,8 +67,8 @@ def compile_decoder(
 
     Args:
         model: an `AutoregressiveTransformer` or a bare `Transformer`, with causal linear attention
-            and the feature map "elu", "relu" or "identity", in float32. A decoder never uses
-            dropout, also if the model is in training mode.
+            and the feature map "elu", "relu" or "identity", in float32; decay and grouped heads
+            are compiled too. A decoder never uses dropout, also if the model is in training mode.
         weights: the dtype of the packed matrices. "float32" gives the model's own results to
             rounding. "bfloat16" rounds each weight by at most 2^-8 of itself, "int8" (CPU only) by
             at most 1/254 of the largest weight of the same output; reading them takes a half and a
@@ -134,7 +134,8 @@ def compile_described(
         native = GraphDecoder(description, weights, backend, choose, recorder)
     if tokens is None:
         return CompiledTransformer(model.config, weights, native, description.device)
-    return CompiledDecoder(model, weights, native, tokens.positions, draws_inside=draws_inside)
+    longest = None if tokens.positions is None else len(tokens.positions)
+    return CompiledDecoder(model, weights, native, longest, draws_inside=draws_inside)
 
 
 def _compile_native(backend: str, description: DecoderDescription, weights: str) -> NativeDecoder:
@@ -290,6 +291,8 @@ def _signature(model: TokenModel, description: DecoderDescription) -> tuple[Any,
         description.eps,
         description.activation,
         description.norm_first,
+        description.num_kv_heads,
+        description.rotary_base,
         tuple(norm.eps for norm in norms),
         tuple(_identity(x) for x in description.tensors()),
     )

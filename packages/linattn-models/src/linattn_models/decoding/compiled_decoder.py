@@ -87,7 +87,7 @@ class _Compiled:
 
     def _zeros(self, batch: int) -> tuple[LinearAttentionState, ...]:
         config = self._config
-        heads, dim = config.num_heads, config.head_dim
+        heads, dim = config.num_kv_heads or config.num_heads, config.head_dim
         return zero_states(config.num_layers, batch, heads, dim, self._device)
 
 
@@ -148,24 +148,21 @@ class CompiledDecoder(_Compiled, GenerationMixin):
         model: TokenModel,
         weights: str,
         native: NativeDecoder,
-        positions: Tensor,
+        longest: int | None,
         *,
         draws_inside: bool,
     ) -> None:
         super().__init__(model.config, weights, native, model.device)
         self.head: Head = model.head
         self.max_length: int | None = model.max_length
-        self._rows = len(positions)
-        # Without positions the table is zeros, so that its row 0 fits every position.
-        self._anywhere = model.longest is None and not positions.any()
-        self._longest = None if self._anywhere else self._rows
+        self._longest = longest
         self._drawn = model.head if draws_inside and isinstance(model.head, Drawn) else None
 
     @property
     def longest(self) -> int | None:
         """The most tokens of a sequence: the rows of the packed table of positions.
 
-        None for a model without positions.
+        None for a model without one.
         """
         return self._longest
 
@@ -199,20 +196,10 @@ class CompiledDecoder(_Compiled, GenerationMixin):
         if lengths is not None:
             lengths_within("lengths", lengths, batch, length)
             lengths = lengths.to(self.device, torch.int64)
-        if not self.reads_at_once(tokens):
-            first = self._rows - 1
-            own = None if lengths is None else lengths.clamp(max=first)
-            more = None if lengths is None else (lengths - first).clamp(min=0)
-            _, state = self.prefill(tokens[:, :first], own, max_length=room, owner=owner)
-            return step_through(self, tokens[:, first:], more, state, room)
         lengths = None if lengths is None else lengths + 1  # the start vector counts
         layers = self.empty_states(batch, owner)
         parameters = self.native.prefill(tokens, lengths, layers)
         return parameters, DecodingState(layers, START.after(length + 1, lengths), room, parameters)
-
-    def reads_at_once(self, tokens: Tensor) -> bool:
-        """Whether prompts (B, N) are read in one call and not step by step."""
-        return tokens.shape[1] < self._rows
 
     def empty_states(
         self, batch: int, owner: object | None = None
@@ -265,7 +252,7 @@ class CompiledDecoder(_Compiled, GenerationMixin):
         layers = layers_of(state)
         draw = self._draw(self._drawn, layers, sampling)
         filters = sampling.filters or None
-        parameters, drawn = self.native.step(token, self._place(state), layers, draw, filters)
+        parameters, drawn = self.native.step(token, state.position, layers, draw, filters)
         return parameters, cast(Tensor, drawn), _advance(state, parameters)
 
     def steps_and_draws(
@@ -287,9 +274,7 @@ class CompiledDecoder(_Compiled, GenerationMixin):
         layers = layers_of(state)
         draw = _draw_noise(cast(Drawn, self._drawn), count, layers[0].z, sampling)
         filters = sampling.filters or None
-        parameters, drawn = self.native.steps(
-            token, self._place(state), layers, draw, count, filters
-        )
+        parameters, drawn = self.native.steps(token, state.position, layers, draw, count, filters)
         return parameters, drawn, _advance(state, parameters[-1], count)
 
     def steps_at_once(self, state: DecodingState, most: int) -> int:
@@ -297,9 +282,9 @@ class CompiledDecoder(_Compiled, GenerationMixin):
         if self._drawn is None or not state.batch:
             return 1
         few = _MOST_PARAMETERS // (state.batch * self.head.num_parameters)
-        rows = self._rows + state.cursor.furthest if self._anywhere else self._rows
-        room = rows if state.max_length is None else min(rows, state.max_length)
-        return max(1, min(most, self.native.most_steps, room - state.cursor.furthest, few))
+        ends = [end for end in (self._longest, state.max_length) if end is not None]
+        rooms = (end - state.cursor.furthest for end in ends)
+        return max(1, min(most, self.native.most_steps, few, *rooms))
 
     def choose_predictor(self, method: str, decoder: Any, prompt: Prompt) -> Start:
         """Starts a predictor that steps with this decoder; refuses other methods and decoders."""
@@ -319,12 +304,8 @@ class CompiledDecoder(_Compiled, GenerationMixin):
                 raise ValueError(expected("decoder", wanted, own, advice))
 
     def _step(self, token: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
-        parameters, _ = self.native.step(token, self._place(state), layers_of(state), None)
+        parameters, _ = self.native.step(token, state.position, layers_of(state), None)
         return parameters, _advance(state, parameters)
-
-    def _place(self, state: DecodingState) -> int | Tensor:
-        """The row of the table of positions that a step reads."""
-        return 0 if self._anywhere else state.position
 
     def _draw(
         self, head: Drawn, layers: tuple[LinearAttentionState, ...], sampling: Sampling
@@ -356,7 +337,7 @@ class FusedPredictor:
     Args:
         decoder: the decoder.
         prompt: the prompt.
-        reader: reads a prompt that the decoder would read step by step, if it is faster.
+        reader: reads a prompt that continues a state, which the decoder would read step by step.
     """
 
     state: DecodingState
@@ -366,7 +347,7 @@ class FusedPredictor:
     ) -> None:
         self.decoder = decoder
         tokens, lengths = prompt.known
-        if prompt.state is None and (reader is None or decoder.reads_at_once(tokens)):
+        if prompt.state is None:
             self.parameters, self.state = decoder.prefill(
                 tokens, lengths, max_length=prompt.positions, owner=self
             )

@@ -150,7 +150,7 @@ class GraphDecoder(NativeDecoder):
             advice = "the state comes from another model"
             layers = f"{len(model.layers)} layers"
             raise ValueError(expected("the state", layers, len(states), advice))
-        shape = (batch, model.num_heads, model.head_dim, model.head_dim)
+        shape = (batch, model.num_kv_heads, model.head_dim, model.head_dim)
         for s, z in states:
             if s.shape != shape or z.shape != shape[:3]:
                 got = f"{tuple(s.shape)} and {tuple(z.shape)}"

@@ -28,14 +28,20 @@ from linattn_core.decoder_spec import (
     TokenCoding,
 )
 from linattn_core.errors import expected
+from linattn_models.attention.rotary import Rotation, rotate, rotation_at
 from linattn_models.packing import Packing, last_of
 from linattn_models.state import zero_states
 
 # The dtype of the layers' products. The head's products, norms, sums and states are float32.
 _PRODUCTS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu}
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "relu": F.relu,
+    "silu": F.silu,
+}
 
-# From a layer's index and its queries, keys and values (R, 3 E) to the attended values (R, E).
+# From a layer's index and its queries, keys and values (R, E + 2 H_kv D) to the attended values
+# (R, E).
 Attend = Callable[[int, Tensor], Tensor]
 
 
@@ -68,7 +74,7 @@ class TorchStep:
         """The states before the first position."""
         model = self.model
         layers = len(model.layers)
-        return zero_states(layers, batch, model.num_heads, model.head_dim, self.device)
+        return zero_states(layers, batch, model.num_kv_heads, model.head_dim, self.device)
 
     def step(
         self, inputs: Tensor, position: Tensor, states: Sequence[LinearAttentionState]
@@ -83,11 +89,13 @@ class TorchStep:
         """
         tokens = self.model.tokens
         with without_autocast(self.device.type):
+            attend = partial(self._attend_next, states, self._rotation(position))
             if tokens is None:
-                return self._layers(inputs.clone(), partial(self._attend_next, states))
+                return self._layers(inputs.clone(), attend)
             x = _embedded(tokens, inputs)  # (B, E)
-            x.add_(tokens.positions.index_select(0, position))
-            return _product(self._layers(x, partial(self._attend_next, states)), tokens.output)
+            if tokens.positions is not None:
+                x.add_(tokens.positions.index_select(0, position))
+            return _product(self._layers(x, attend), tokens.output)
 
     def prefill(
         self, inputs: Tensor, lengths: Tensor | None
@@ -98,8 +106,11 @@ class TorchStep:
         with without_autocast(self.device.type):
             x = inputs.clone() if tokens is None else _entered(tokens, inputs)  # (B, N, E)
             packing = None if lengths is None else Packing.of(lengths, x.shape[1])
-            x = x if packing is None else packing.pack(x)  # (1, T, E)
-            attend = partial(self._attend_all, (x.shape[0], x.shape[1]), packing, states)
+            places = torch.arange(x.shape[1], device=self.device).expand(x.shape[:2])
+            if packing is not None:
+                x, places = packing.pack(x), packing.pack(places)  # (1, T, E) and (1, T)
+            rotation = self._rotation(places.flatten())
+            attend = partial(self._attend_all, (x.shape[0], x.shape[1]), packing, states, rotation)
             y = self._layers(x.flatten(0, 1), attend).view_as(x)
             if tokens is None:
                 return y if packing is None else packing.unpack(y), states
@@ -118,20 +129,20 @@ class TorchStep:
                 x = _normed(x.add_(_fed_forward(x, layer, activation)), layer.norm2)
         return _normed(x, self.model.norm)
 
+    def _rotation(self, positions: Tensor) -> Rotation | None:
+        base = self.model.rotary_base
+        return None if base is None else rotation_at(positions, self.model.head_dim, base)
+
     def _attend_next(
-        self, states: Sequence[LinearAttentionState], index: int, projected: Tensor
+        self,
+        states: Sequence[LinearAttentionState],
+        rotation: Rotation | None,
+        index: int,
+        projected: Tensor,
     ) -> Tensor:
-        heads, dim = self.model.num_heads, self.model.head_dim
-        query, key, value = projected.view(-1, 3, heads, dim).unbind(1)  # (B, H, D) each, views
+        query, key, value = self._split(projected, rotation)  # (B, H or H_kv, D) each
         attended, _ = linear_attention_step(
-            query,
-            key,
-            value,
-            states[index],
-            feature_map=self.model.feature_map,
-            eps=self.model.eps,
-            backend=self.backend,
-            inplace=True,
+            query, key, value, states[index], inplace=True, **self._settings(index)
         )
         return attended.flatten(1)
 
@@ -140,34 +151,57 @@ class TorchStep:
         rows: tuple[int, int],
         packing: Packing | None,
         states: list[LinearAttentionState],
+        rotation: Rotation | None,
         index: int,
         projected: Tensor,
     ) -> Tensor:
         """Whole prompts (B, N), or packed (1, T); appends the layer's state after them."""
-        heads, dim = self.model.num_heads, self.model.head_dim
-        by_head = projected.view(*rows, 3, heads, dim)
-        query, key, value = by_head.permute(2, 0, 3, 1, 4).unbind(0)  # (B, H, N, D) each, views
+        parts = self._split(projected, rotation)
+        query, key, value = (x.unflatten(0, rows).transpose(1, 2) for x in parts)  # (B, H, N, D)
+        attended: Tensor
         attended, state = linear_attention(
             query,
             key,
             value,
             is_causal=True,
-            feature_map=self.model.feature_map,
             cu_seqlens=None if packing is None else packing.cu_seqlens,
             return_state=True,
-            eps=self.model.eps,
-            backend=self.backend,
+            **self._settings(index),
         )
         states.append(state)
-        return attended.transpose(1, 2).reshape(-1, heads * dim)
+        return attended.transpose(1, 2).flatten(2).flatten(0, 1)
+
+    def _split(self, projected: Tensor, rotation: Rotation | None) -> tuple[Tensor, ...]:
+        """Queries (R, H, D), keys and values (R, H_kv, D) as the operator reads them."""
+        model = self.model
+        heads = (model.num_heads, model.num_kv_heads, model.num_kv_heads)
+        by_head = projected.view(-1, sum(heads), model.head_dim)
+        query, key, value = by_head.split(heads, dim=1)
+        if rotation is not None:
+            query, key = rotate(query, rotation), rotate(key, rotation)
+        return query, key, value
+
+    def _settings(self, index: int) -> dict[str, Any]:
+        """The arguments of the operator in a layer."""
+        model, logits = self.model, self.model.layers[index].decay_logits
+        return {
+            "feature_map": model.feature_map,
+            "log_decay": None if logits is None else F.logsigmoid(logits),
+            "enable_gqa": model.num_kv_heads != model.num_heads,
+            "eps": model.eps,
+            "backend": self.backend,
+        }
 
 
 def _normed(x: Tensor, norm: Norm) -> Tensor:
-    return F.layer_norm(x, norm.weight.shape, norm.weight, norm.bias, norm.eps)
+    if norm.centered:
+        return F.layer_norm(x, norm.weight.shape, norm.weight, norm.bias, norm.eps)
+    return F.rms_norm(x, norm.weight.shape, norm.weight, norm.eps)
 
 
 def _product(x: Tensor, affine: Affine) -> Tensor:
-    return torch.addmm(affine.bias, x.to(affine.weight.dtype), affine.weight)
+    x = x.to(affine.weight.dtype)
+    return x @ affine.weight if affine.bias is None else affine.bias.addmm(x, affine.weight)
 
 
 def _mixed(x: Tensor, layer: DecoderLayer, attend: Callable[[Tensor], Tensor]) -> Tensor:
@@ -175,7 +209,10 @@ def _mixed(x: Tensor, layer: DecoderLayer, attend: Callable[[Tensor], Tensor]) -
 
 
 def _fed_forward(x: Tensor, layer: DecoderLayer, activation: Callable[[Tensor], Tensor]) -> Tensor:
-    return _product(activation(_product(x, layer.expand)), layer.contract)
+    hidden = activation(_product(x, layer.gate or layer.expand))
+    if layer.gate is not None:
+        hidden = hidden * _product(x, layer.expand)
+    return _product(hidden, layer.contract)
 
 
 def _embedded(coding: TokenCoding, tokens: Tensor) -> Tensor:
@@ -194,11 +231,14 @@ def _entered(coding: TokenCoding, tokens: Tensor) -> Tensor:
     embedded = _embedded(coding, tokens.reshape(batch * length, *tokens.shape[2:]))
     start = coding.start.expand(batch, 1, -1)
     x = torch.cat([start, embedded.view(batch, length, start.shape[2])], 1)  # (B, N + 1, E)
-    return x.add_(coding.positions[: length + 1])
+    return x if coding.positions is None else x.add_(coding.positions[: length + 1])
 
 
 def _copied(part: Any, dtype: torch.dtype) -> Any:
-    """A part of a model with copied tensors: the layers' matrices and their biases in `dtype`."""
+    """A part of a model with copied tensors: the layers' matrices and their biases in `dtype`.
+
+    Norms, the coding of tokens and decays stay in float32.
+    """
     if isinstance(part, Tensor):
         # The copy keeps strides: BLAS reads a transposed matrix equally fast.
         return part.detach().to(dtype, copy=True)
