@@ -22,20 +22,29 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from linattn_lab.runs import make_folders, publish
 from linattn_lab.script import parse_flags, require_at_least, run_script
 from linattn_models import AutoregressiveTransformer
 from linattn_models.files import replace_file
 from linattn_models.training import RunFolder, write_json
 from pixels.datasets import Images, load
-from pixels.methods import measure, read_environment
+from pixels.methods import (
+    LINEAR,
+    SOFTMAX,
+    STATEFUL_SOFTMAX,
+    measure_outcome,
+    read_environment,
+)
 from pixels.models import APP
 from pixels.pictures import write_completions, write_samples
 from pixels.presets import Attention, Recipe, demo
 from pixels.sampling import Draw
-from pixels.tables import DEMO_METHODS, demo_report
+from pixels.tables import demo_report
 from pixels.training import train_model
 
+METHODS = (LINEAR, STATEFUL_SOFTMAX, SOFTMAX)
 ATTENTIONS: tuple[Attention, ...] = ("linear", "softmax")
 PICTURES = ("samples", "completions")
 PUBLISHED = (*(f"{x}-{y}.png" for x in PICTURES for y in ATTENTIONS), "table.md", "results.json")
@@ -81,14 +90,17 @@ def main(flags: Flags) -> None:
         say(f"Drawing and completing digits with {attention} attention")
         draw(flags, images, recipe, models[attention])
     say("Timing generation")
-    speeds = measure(models, sorted({1, flags.batch}), flags.positions, DEMO_METHODS)
+    outcomes = [
+        measure_outcome(models, method, flags.positions, batch=flags.batch)
+        for method in tqdm(METHODS, desc="timing", unit="method")
+    ]
     results = {
         "app": APP,
         "environment": read_environment(),
         "runs": summaries,
-        "speeds": [dataclasses.asdict(speed) for speed in speeds],
+        "speeds": [dataclasses.asdict(speed) for x in outcomes for speed in x.speeds],
     }
-    text = demo_report(results, speeds, flags.batch)
+    text = demo_report(results, outcomes, flags.batch)
     replace_file(flags.out / "table.md", text.encode())
     write_json(flags.out / "results.json", results)
     if flags.publish is not None:

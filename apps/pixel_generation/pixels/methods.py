@@ -15,6 +15,7 @@ lsh-1, lsh-4      Reformer's attention in 1 and 4 rounds of hashing. What a pixe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +23,6 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from tqdm import tqdm
 
 from linattn_core import LinearAttentionState, explain
 from linattn_lab.batches import best_batch
@@ -144,17 +144,6 @@ class Outcome:
         return [x for x in dict.fromkeys((self.one, self.many)) if x is not None]
 
 
-def measure(
-    models: Models, batches: Sequence[int], positions: int | None, methods: Sequence[Method]
-) -> list[Speed]:
-    """The speed of each method at each batch size; positions as for `time_method`."""
-    cases = [(method, batch) for batch in batches for method in methods]
-    return [
-        measure_speed(models, method, batch, positions)
-        for method, batch in tqdm(cases, desc="timing", unit="case")
-    ]
-
-
 def measure_speed(models: Models, method: Method, batch: int, positions: int | None) -> Speed:
     """The speed of one method at one batch size."""
     timed = time_method(models, method, batch, positions)
@@ -175,8 +164,8 @@ def measure_outcome(
     positions: int | None,
     *,
     batch: int | None = None,
-    largest: int,
-    most_seconds: float,
+    largest: int = 1_024,
+    most_seconds: float = math.inf,
 ) -> Outcome:
     """Times a method. A refusal is part of the outcome, so that the other methods go on.
 

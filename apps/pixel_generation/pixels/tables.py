@@ -7,10 +7,8 @@ from typing import Any
 
 from linattn_lab.batches import WORTHWHILE
 from linattn_lab.tables import describe_environment, figure, markdown_table
-from pixels.methods import LINEAR, SOFTMAX, STATEFUL_SOFTMAX, Outcome, Speed
+from pixels.methods import SOFTMAX, Outcome, Speed
 from pixels.paper import PAPER
-
-DEMO_METHODS = (LINEAR, STATEFUL_SOFTMAX, SOFTMAX)
 
 
 def benchmark_report(record: dict[str, Any], outcomes: Sequence[Outcome], *, searched: bool) -> str:
@@ -101,21 +99,23 @@ def paper_table(shape: str) -> str:
     return markdown_table(header, rows)
 
 
-def demo_report(results: dict[str, Any], speeds: Sequence[Speed], batch: int) -> str:
+def demo_report(results: dict[str, Any], outcomes: Sequence[Outcome], batch: int) -> str:
     """What was learned and what generating costs, a row for each way to generate."""
-    by_case = {(speed.method, speed.batch): speed for speed in speeds}
     rows = []
-    for method in DEMO_METHODS:
-        one, many = by_case[method.name, 1], by_case[method.name, batch]
-        bits = results["runs"][method.attention]["metrics"]["bits_per_dim"]
-        rates = [figure(speed.images_per_second) for speed in (one, many)]
-        rows.append([method.name, f"{bits:.2f}", *rates, f"{one.state_bytes_per_image:,}"])
+    for outcome in outcomes:
+        bits = results["runs"][outcome.method.attention]["metrics"]["bits_per_dim"]
+        one, many = outcome.one, outcome.many
+        rates = ["-" if x is None else figure(x.images_per_second) for x in (one, many)]
+        state = "-" if one is None else f"{one.state_bytes_per_image:,}"
+        rows.append([outcome.method.name, f"{bits:.2f}", *rates, state])
     header = ["attention", "bits/dim", "images/s, batch 1", f"images/s, batch {batch:,}"]
     header.append("bytes of state per image")
-    return "\n".join([markdown_table(header, rows), *_demo_notes(results, speeds)]) + "\n"
+    notes = [*_benchmark_notes(outcomes, searched=False), *_demo_notes(results, outcomes)]
+    return "\n".join([markdown_table(header, rows), *notes]) + "\n"
 
 
-def _demo_notes(results: dict[str, Any], speeds: Sequence[Speed]) -> list[str]:
+def _demo_notes(results: dict[str, Any], outcomes: Sequence[Outcome]) -> list[str]:
+    speeds = [speed for outcome in outcomes for speed in outcome.speeds]
     run, runs = results["runs"]["linear"], results["runs"].items()
     alone = run["metrics"]["independent_pixels_bits_per_dim"]
     seconds = ", ".join(f"{summary['train_seconds']:.0f} s {name}" for name, summary in runs)

@@ -17,6 +17,7 @@ from linattn_models.attention import LinearMixer
 from pixels import methods
 from pixels.methods import (
     LINEAR,
+    LSH_1,
     LSH_4,
     SOFTMAX,
     STATEFUL_SOFTMAX,
@@ -25,7 +26,6 @@ from pixels.methods import (
     Models,
     Outcome,
     Speed,
-    measure,
     select_methods,
     stepping_backends,
     time_method,
@@ -66,10 +66,11 @@ def test_it_says_what_was_native(steps_by: str, compiled: bool, said: str) -> No
     assert line.startswith("torch 2.13.0, cpu, threads: 2; ") and line.endswith(said)
 
 
-def test_every_method_is_measured_at_every_batch(models: Models) -> None:
+def test_every_method_is_measured_alone_and_side_by_side(models: Models) -> None:
     names = ("linear", "stateful-softmax", "softmax", "lsh-1", "lsh-4")
-    speeds = measure(models, [1, 3], 2, select_methods(names, CPU))
-    assert [(s.method, s.batch) for s in speeds] == [(m, b) for b in (1, 3) for m in names]
+    outcomes = [measure_outcome(models, x, batch=3) for x in select_methods(names, CPU)]
+    speeds = [speed for outcome in outcomes for speed in outcome.speeds]
+    assert [(s.method, s.batch) for s in speeds] == [(m, b) for m in names for b in (1, 3)]
     assert all(speed.images_per_second > 0 and speed.estimated for speed in speeds)
     kept = {speed.method: speed.state_bytes_per_image for speed in speeds}
     # S is 4x4 and z is 4; keys and values are 4 each for 4 positions; rerunning keeps nothing.
@@ -117,8 +118,7 @@ def test_a_backend_that_is_not_there_is_refused(models: Models) -> None:
 
 def test_rerunning_is_sampled_even_where_all_is_asked_for(models: Models) -> None:
     long = AutoregressiveTransformer(models["lsh-1"].config, 2, 70).eval()
-    (speed,) = measure({"lsh-1": long}, [1], None, select_methods(["lsh-1"], CPU))
-    assert speed.estimated
+    assert time_method({"lsh-1": long}, LSH_1, 1, positions=None).estimated
 
 
 def fake_time(models: Models, method: Method, batch: int, positions: int | None) -> Throughput:
