@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import distributed
-from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from linattn_models import Categorical, Head, Lsh
 from tests.models.decoding.decoders import Kind, model_of
@@ -271,25 +267,3 @@ def test_unknown_arguments_are_refused_at_the_call() -> None:
     for name in ("generate", "stream", "beam_search"):
         with pytest.raises(TypeError, match="temprature"):
             getattr(tiny_model(), name)(2, **unknown)
-
-
-@pytest.fixture
-def one_rank() -> Iterator[None]:
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    yield
-    distributed.destroy_process_group()
-
-
-@pytest.mark.usefixtures("one_rank")
-def test_divided_weights_are_gathered_before_steps(attention: str) -> None:
-    model = tiny_model(attention)
-    expected = model.generate(temperature=0)
-    for module in (*model.transformer.blocks, model):
-        fully_shard(module)
-    for draw in (model.generate, model.stream, partial(model.beam_search, num_beams=2)):
-        with pytest.raises(ValueError, match=r"^model: .* unshard"):
-            draw()
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.unshard()
-    assert torch.equal(model.generate(temperature=0), expected)

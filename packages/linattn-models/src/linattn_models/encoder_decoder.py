@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from linattn_core.errors import expected
 from linattn_models.config import TransformerConfig
+from linattn_models.sharded import needs_whole
 from linattn_models.state import DecodingState
 from linattn_models.transformer import Memory, Transformer
 from linattn_models.validation import exact_keys
@@ -61,10 +62,12 @@ class EncoderDecoder(nn.Module):
         memory = self.remember(source, source_lengths)
         return cast(Tensor, self.decoder(target, target_lengths, memory))
 
+    @needs_whole
     def remember(self, source: Tensor, lengths: Tensor | None = None) -> Memory:
         """Encodes a source (B, L, E); returns the sums that each block of the decoder reads."""
         return self.decoder.remember(self.encoder(source, lengths), lengths)
 
+    @needs_whole
     def prefill(
         self,
         target: Tensor,
@@ -77,6 +80,7 @@ class EncoderDecoder(nn.Module):
         """As `Transformer.prefill` of the decoder, which reads `memory`."""
         return self.decoder.prefill(target, lengths, state, max_length=max_length, memory=memory)
 
+    @needs_whole
     def step(self, x: Tensor, state: DecodingState, memory: Memory) -> tuple[Tensor, DecodingState]:
         """As `Transformer.step` of the decoder, which reads `memory`: (B, E) -> (B, E)."""
         return self.decoder.step(x, state, memory)

@@ -14,14 +14,15 @@ _LEVELS = 127
 _LARGEST = ".largest"  # beside a matrix of int8: (outputs,), the largest weight of each output
 
 
-def reduce_bits(model: nn.Module, weights: str) -> dict[str, Tensor]:
+def reduce_bits(model: nn.Module, tensors: Mapping[str, Tensor], weights: str) -> dict[str, Tensor]:
     """The state dict with the matrices of all linear layers in fewer bits.
 
     Args:
-        model: a model in float32.
+        model: its modules say which tensors are matrices of linear layers.
+        tensors: its state dict, in float32.
         weights: "bfloat16" or "int8"; see `compile_decoder`.
     """
-    tensors = {name: x.detach() for name, x in model.state_dict().items()}
+    tensors = {name: x.detach() for name, x in tensors.items()}
     layers = (name for name, layer in model.named_modules() if isinstance(layer, nn.Linear))
     for name in (f"{layer}.weight" if layer else "weight" for layer in layers):
         matrix = tensors[name]

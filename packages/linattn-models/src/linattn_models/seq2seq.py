@@ -19,6 +19,7 @@ from linattn_models.heads import Categorical, Head, head_from_dict
 from linattn_models.heads.base import check_sequences
 from linattn_models.likelihood import log_probs_under, mean_loss
 from linattn_models.positions import Positions
+from linattn_models.sharded import needs_whole
 from linattn_models.state import DecodingState, check_fits, check_layers
 from linattn_models.token_transformer import STD, TokenTransformer, embedding_of
 from linattn_models.transformer import Memory, Transformer
@@ -133,6 +134,7 @@ class Seq2SeqTransformer(TokenTransformer):
         """
         return mean_loss(self.head, self.log_probs(source, target, lengths, attn_mask), lengths)
 
+    @needs_whole
     def read(self, source: Tensor, attn_mask: Tensor | None = None) -> DecodingState:
         """The state before the first token of each source's target.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
 from linattn_core.errors import expected, near, quote
 from linattn_models.autoregressive import AutoregressiveTransformer
@@ -25,6 +25,7 @@ from linattn_models.model_files import (
     write_model_files,
 )
 from linattn_models.seq2seq import Seq2SeqTransformer
+from linattn_models.sharded import are_sharded, gather_tensors, own_class
 from linattn_models.transformer import Transformer
 from linattn_models.validation import one_of
 
@@ -54,7 +55,8 @@ def save(
     A process that is killed while it saves leaves a folder that loads the old or the new model.
 
     Args:
-        model: a transformer of this package's classes, or a recognizer, on any device.
+        model: a transformer of this package's classes, or a recognizer, on any device. After
+            `fully_shard` all ranks must call this: rank 0 writes the whole weights.
         folder: created if it does not exist. A model saved there before is replaced, file by file;
             other files stay.
         extra: JSON values to store beside the configuration, such as the data's name;
@@ -68,7 +70,7 @@ def save(
         TypeError: weights in fewer bits of a model that is not in float32.
         OSError: the disk is full or cannot be written.
     """
-    kind = type(model).__name__
+    kind = own_class(model).__name__
     if isinstance(model, (CompiledDecoder, CompiledTransformer)):
         advice = f"save its model with weights={model.weights!r} and read that with load_decoder"
         if model.weights == "float32":
@@ -87,8 +89,28 @@ def save(
         json.dumps(config, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ValueError(expected("extra", "JSON values only", error)) from None
-    tensors = model.state_dict() if weights is None else reduce_bits(model, weights)
-    write_model_files(Path(folder), config, tensors)
+    tensors: Mapping[str, Tensor] = model.state_dict()
+    if not are_sharded(tensors.values()):
+        _write(model, Path(folder), config, tensors, weights)
+        return
+    tensors = gather_tensors(model)
+    try:
+        if distributed.get_rank() == 0:
+            _write(model, Path(folder), config, tensors, weights)
+    finally:
+        distributed.barrier()  # every rank may load now
+
+
+def _write(
+    model: Model,
+    folder: Path,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    weights: str | None,
+) -> None:
+    if weights is not None:
+        tensors = reduce_bits(model, tensors, weights)
+    write_model_files(folder, config, tensors)
 
 
 def load(folder: str | Path) -> Model:

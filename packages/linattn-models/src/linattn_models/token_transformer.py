@@ -20,6 +20,7 @@ from linattn_models.decoding import (
 from linattn_models.heads import Categorical, Head
 from linattn_models.heads.base import check_sequences, check_step_shape, check_tokens
 from linattn_models.positions import Positions
+from linattn_models.sharded import needs_whole
 from linattn_models.state import (
     DecodingState,
     check_end,
@@ -89,6 +90,7 @@ class TokenTransformer(GenerationMixin, nn.Module):
         """Starts the predictor of a prompt with this method and decoder, both checked."""
         return choose_predictor(self, method, decoder, prompt)
 
+    @needs_whole
     def prefill(
         self,
         tokens: Tensor,
@@ -138,6 +140,7 @@ class TokenTransformer(GenerationMixin, nn.Module):
             parameters = torch.where((lengths > 0).unsqueeze(1), parameters, before)
         return self._predicted(parameters, state)
 
+    @needs_whole
     def step(self, token: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
         """The parameters for the token after `token`.
 

@@ -18,6 +18,7 @@ from linattn_models.attention import Linear
 from linattn_models.block import Block
 from linattn_models.config import TransformerConfig
 from linattn_models.packing import Packing
+from linattn_models.sharded import needs_whole
 from linattn_models.state import (
     START,
     DecodingState,
@@ -86,6 +87,7 @@ class Transformer(nn.Module):
             x = block(x, key_lengths, sums, attn_mask)
         return cast(Tensor, self.norm(x))
 
+    @needs_whole
     def remember(
         self,
         memory: Tensor,
@@ -148,6 +150,7 @@ class Transformer(nn.Module):
         )
         return DecodingState(layers, START, max_length)
 
+    @needs_whole
     def prefill(
         self,
         x: Tensor,
@@ -232,6 +235,7 @@ class Transformer(nn.Module):
             layers.append(layer)
         return cast(Tensor, self.norm(x)), packing, replace(after, layers=tuple(layers))
 
+    @needs_whole
     def step(
         self, x: Tensor, state: DecodingState, memory: Memory | None = None
     ) -> tuple[Tensor, DecodingState]:

@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from typing import Any, Protocol, cast, overload
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from linattn_core import choice, registry
 from linattn_core.autocast import autocast_dtype
@@ -27,6 +27,7 @@ from linattn_models.decoding.graph import CudaGraphRecorder, GraphDecoder, Recor
 from linattn_models.decoding.loop import Start
 from linattn_models.decoding.predictors import RerunPredictor, StatefulPredictor, TokenModel
 from linattn_models.decoding.prompts import Prompt
+from linattn_models.sharded import require_whole
 from linattn_models.state import Cursor, DecodingState, check_end
 from linattn_models.validation import at_least, no_dropout, one_of
 
@@ -158,7 +159,7 @@ def choose_predictor(
     if method == "rerun":
         prompt.check_stateless()
     else:
-        _check_gathered(model)
+        require_whole(model)
     compiled = choose_decoder(model, method, decoder, prompt.steps, prompt.positions)
     if compiled is not None:
         return partial(FusedPredictor, compiled, prompt, model)
@@ -212,21 +213,6 @@ def choose_decoder(
         if decoder == "compiled":
             raise
         return None
-
-
-def _check_gathered(model: TokenModel) -> None:
-    """Refuses weights that fully_shard divides: only a module's forward gathers them, no step."""
-    if not torch.distributed.is_available():
-        return
-    from torch.distributed.fsdp import FSDPModule
-    from torch.distributed.tensor import DTensor
-
-    if not (isinstance(model, FSDPModule) and isinstance(model, nn.Module)):
-        return
-    if any(isinstance(x, DTensor) for x in model.parameters()):
-        got = "a model that fully_shard has divided among ranks"
-        advice = "call unshard() of each FSDPModule in it, or pass method='rerun'"
-        raise ValueError(expected("model", "whole weights to step with", got, advice))
 
 
 def _worth_packing(model: TokenModel, steps: int) -> bool:
