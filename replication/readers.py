@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
-from statistics import linear_regression, median_high
+from statistics import linear_regression
 from typing import Any
 
 from benchmarks.results import CaseResult
@@ -31,7 +31,6 @@ QUANTITIES = (
 STEP_CASE = "decoding/steps/one-image"
 STEPS = {"linear (eager)": "linear", "stateful softmax": "stateful-softmax"}
 FIT_FROM, FEWEST_POINTS = 4_096, 2  # lengths of which an exponent is fitted
-WSJ = 37_416  # utterances of an epoch
 BEST = "best/images-per-second"
 BITS = "bits_per_dim"
 PICTURES = ("samples", "completions")
@@ -243,14 +242,10 @@ def speech_errors(folder: Path) -> Figures:
 
 
 def speech_epochs(folder: Path) -> Figures:
-    """Seconds per epoch of WSJ, from batches that stand for it."""
-    times, utterances = defaultdict[str, float](float), defaultdict[str, int](int)
+    """Seconds per epoch of WSJ, of the models whose updates could be measured."""
     with open_json(folder / "benchmark.json") as record:
-        for batch in record["epoch"]:
-            if not batch["failure"]:
-                times[batch["attention"]] += median_high(batch["seconds"])
-                utterances[batch["attention"]] += len(batch["lengths"])
-    return {f"{x}/seconds-per-epoch": WSJ / utterances[x] * y for x, y in times.items()}
+        epochs = record["seconds_per_epoch"].items()
+        return {f"{name}/seconds-per-epoch": x for name, x in epochs if x is not None}
 
 
 READERS: Mapping[str, Callable[..., Figures]] = {

@@ -112,6 +112,7 @@ def main(flags: Flags) -> None:
         "rounds": flags.rounds,
         "feature_speed": measure_feature_speed(),
         "environment": environment(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
+        "seconds_per_epoch": {x: epoch_seconds(y) for x, y in by_attention(epoch).items()},
         "epoch": [cost.model_dump() for cost in epoch],
         "curve": [cost.model_dump() for cost in curve],
     }

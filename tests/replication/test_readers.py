@@ -144,19 +144,15 @@ def test_a_picture_counts_where_it_was_drawn(tmp_path: Path) -> None:
     assert [name for name in figures if "independent" in name] == ["lsh-1/samples-over-independent"]
 
 
-def test_error_rates_are_of_seed_0_and_epochs_sums_of_batches(tmp_path: Path) -> None:
+def test_error_rates_are_of_seed_0_and_epochs_of_what_could_be_measured(tmp_path: Path) -> None:
     rates = {"linear": 0.1, "linear-seed1": 0.3, "lstm": 0.5}
     runs = {name: {"metrics": {"dev_phoneme_error_rate": x}} for name, x in rates.items()}
     write_json(tmp_path / "results.json", {"runs": runs})
-    batches = [
-        {"attention": "linear", "seconds": [3.0, 1.0, 2.0], "lengths": [9, 9], "failure": None},
-        {"attention": "linear", "seconds": [4.0], "lengths": [9], "failure": None},
-        {"attention": "softmax", "seconds": [], "lengths": [9], "failure": "does not fit"},
-    ]
-    write_json(tmp_path / "benchmark.json", {"epoch": batches})
+    epochs = {"linear": 6.0, "softmax": None}  # which did not fit
+    write_json(tmp_path / "benchmark.json", {"seconds_per_epoch": epochs})
 
     assert readers.speech_errors(tmp_path) == {"linear/per": 10.0, "lstm/per": 50.0}
-    assert readers.speech_epochs(tmp_path) == {"linear/seconds-per-epoch": 37_416 / 3 * 6.0}
+    assert readers.speech_epochs(tmp_path) == {"linear/seconds-per-epoch": 6.0}
 
 
 def test_a_file_without_a_key_is_named(tmp_path: Path) -> None:

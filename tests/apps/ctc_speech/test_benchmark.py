@@ -38,7 +38,10 @@ def test_a_document_with_every_model_that_is_continued(tmp_path: Path, script: S
     done = script("benchmark", *flags)
     assert done.code == 0, done.stderr
     record = json.loads((tmp_path / "benchmark.json").read_text())
-    assert len(record["epoch"]) == 2
+    seconds = {x["attention"]: x["seconds"][0] for x in record["epoch"]}  # of two utterances
+    assert record["seconds_per_epoch"] == pytest.approx(
+        {name: 37_416 / 2 * seconds[name] for name in ("linear", "softmax")}
+    )
     assert [x["lengths"] for x in record["curve"]] == [*2 * [[100] * 4], *2 * [[200] * 2]]
     assert all(len(line["seconds"]) == 1 and line["bytes"] > 0 for line in record["curve"])
     document = (tmp_path / "benchmark.md").read_text()
