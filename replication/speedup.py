@@ -91,7 +91,9 @@ def time_batches(flags: Flags, length: int, way: str) -> dict[int, float]:
 
 def build_model(attention: str, length: int) -> AutoregressiveTransformer:
     """The paper's MNIST model with random weights, for sequences of this length."""
-    config = TransformerConfig(num_layers=8, num_heads=8, head_dim=32, ffn_dim=1_024, norm="post")
+    config = TransformerConfig(
+        num_layers=8, num_heads=8, head_dim=32, ffn_dim=1_024, norm_first=False
+    )
     head = MixtureOfLogistics(10, 1, 256)
     return AutoregressiveTransformer(config.with_attention(attention), head, length).eval()
 

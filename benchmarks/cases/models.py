@@ -64,7 +64,7 @@ class Task:
         """Returns the model with random weights, the same at every call."""
         config = TransformerConfig(
             self.num_layers, self.num_heads, self.head_dim, self.ffn_dim,
-            attention=attention, norm="post",
+            attention=attention, norm_first=False,
         )  # fmt: skip
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)

@@ -67,7 +67,7 @@ def peer_options(config: TransformerConfig) -> dict[str, Any]:
         "query_dimensions": config.head_dim,
         "value_dimensions": config.head_dim,
         "feed_forward_dimensions": config.ffn_dim,
-        "activation": config.activation,
+        "activation": config.ffn,
         "dropout": 0.0,
     }
 

@@ -33,8 +33,8 @@ plain_configs = st.builds(
     ffn_dim=counts,
     attention=attentions,
     is_causal=st.just(True),
-    activation=st.sampled_from(["gelu", "relu"]),
-    norm=st.sampled_from(["pre", "post"]),
+    ffn=st.sampled_from(["gelu", "relu"]),
+    norm_first=st.booleans(),
     dropout=st.floats(0, 1, exclude_max=True),
 )
 grouped_configs = st.builds(
@@ -97,8 +97,8 @@ def test_options_compare_whatever_their_order_and_container() -> None:
         ({"feature_map": "favors"}, "feature_map"),
         ({"feature_map_options": 3}, "feature_map_options"),
         ({"feature_map_options": {"a": None}}, "feature_map_options"),
-        ({"activation": "glu"}, "activation"),
-        ({"norm": "batch"}, "norm"),
+        ({"ffn": "glu"}, "ffn"),
+        ({"norm_first": "batch"}, "norm_first"),
         ({"dropout": 1.0}, "dropout"),
         ({"dropout": float("nan")}, "dropout"),
         ({"eps": -1e-6}, "eps"),

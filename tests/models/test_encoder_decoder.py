@@ -24,7 +24,7 @@ def vectors(*shape: int) -> Tensor:
 
 FIELDS: list[dict[str, Any]] = [
     {},
-    {"norm": "post", "num_kv_heads": 1},
+    {"norm_first": False, "num_kv_heads": 1},
     {"feature_map": "hedgehog", "decay": "learned"},
 ]
 

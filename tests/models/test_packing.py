@@ -24,7 +24,7 @@ LENGTHS = st.lists(st.integers(0, 6), min_size=1, max_size=4)
 # What prefill passes packed to the attention, and what it passes padded.
 MODELS: dict[str, dict[str, Any]] = {
     "linear": {},
-    "pre": {"norm": "pre"},
+    "norms of sums": {"norm_first": False},
     "grouped": {"num_heads": 4, "num_kv_heads": 2},
     "fixed decay": {"decay": "fixed"},
     "learned decay": {"decay": "learned"},

@@ -24,7 +24,7 @@ from tests.models.tiny import MAX_LENGTH, seeded, tiny_config, tiny_model
 
 FIELDS: list[dict[str, Any]] = [
     {},
-    {"encoder": "softmax", "positions": "learned", "norm": "post"},
+    {"encoder": "softmax", "positions": "learned", "norm_first": False},
     {"positions": "learned", "num_kv_heads": 1, "feature_map": "hedgehog", "decay": "learned"},
 ]
 

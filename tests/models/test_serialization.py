@@ -36,7 +36,7 @@ from tests.models.tiny import random_tokens, tiny_config, tiny_model, tiny_trans
 MODELS: dict[str, Callable[[], Model]] = {
     "linear": tiny_model,
     "softmax, colors": lambda: tiny_model(
-        "softmax", MixtureOfLogistics(2, 3, 8), "sinusoidal", norm="post"
+        "softmax", MixtureOfLogistics(2, 3, 8), "sinusoidal", norm_first=False
     ),
     "bfloat16": lambda: tiny_model(feature_map="hedgehog").float().bfloat16(),
     "an encoder, a random map": lambda: tiny_transformer(

@@ -13,8 +13,8 @@ from linattn_models import Transformer
 from tests.models.tiny import ATTENTIONS, tiny_config, tiny_transformer
 
 LAYOUTS: list[dict[str, Any]] = [
-    {"norm": "pre", "activation": "gelu"},
-    {"norm": "post", "activation": "relu"},
+    {"norm_first": True, "ffn": "gelu"},
+    {"norm_first": False, "ffn": "relu"},
 ]
 
 

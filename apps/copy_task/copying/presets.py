@@ -34,7 +34,7 @@ class Recipe:
     num_heads: int
     head_dim: int
     ffn_dim: int
-    norm: Literal["pre", "post"] = "pre"
+    norm_first: bool = True
     lsh_buckets: int = 64
     """Of each round of hashing; an even number."""
     lsh_chunk: int = 32
@@ -59,7 +59,7 @@ class Recipe:
             head_dim=self.head_dim,
             ffn_dim=self.ffn_dim,
             attention=layers,
-            norm=self.norm,
+            norm_first=self.norm_first,
         )
 
 
@@ -134,7 +134,7 @@ def paper() -> Recipe:
         num_heads=8,
         head_dim=32,
         ffn_dim=1_024,
-        norm="post",
+        norm_first=False,
     )
 
 

@@ -44,7 +44,7 @@ class Recipe:
     """Logistics in the mixture."""
     layout: Layout = "sub-pixels"
     """Colors as three tokens per pixel, or as one."""
-    norm: Literal["pre", "post"] = "pre"
+    norm_first: bool = True
     dropout: float = 0.0
     validation_images: int | None = None
     """How many of the validation images are evaluated; None: all."""
@@ -58,7 +58,7 @@ class Recipe:
             num_heads=self.num_heads,
             head_dim=self.head_dim,
             ffn_dim=self.ffn_dim,
-            norm=self.norm,
+            norm_first=self.norm_first,
             dropout=self.dropout,
         ).with_attention(self.attention)
 
@@ -185,7 +185,7 @@ def paper(dataset: DatasetName) -> Recipe:
         num_heads=8,
         head_dim=32,
         ffn_dim=1_024,
-        norm="post",
+        norm_first=False,
         training=TrainingFlags(
             steps=epochs * an_epoch,
             batch_size=batch_size,

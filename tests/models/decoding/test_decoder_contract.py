@@ -35,13 +35,13 @@ sizes = pytest.mark.parametrize("size", [(1, 1, 1), (3, 5, 7), (2, 24, 40), (2, 
 
 @heads
 @sizes
-@pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("activation", ["gelu", "relu"])
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("ffn", ["gelu", "relu"])
 @torch.no_grad()
 def test_steps_equal_the_whole_sequence(
-    kind: Kind, head: Head, size: tuple[int, int, int], norm: str, activation: str
+    kind: Kind, head: Head, size: tuple[int, int, int], norm_first: bool, ffn: str
 ) -> None:
-    model = model_of(head, **sized(size, norm=norm, activation=activation)).to(kind.device)
+    model = model_of(head, **sized(size, norm_first=norm_first, ffn=ffn)).to(kind.device)
     tokens = kind.tokens(model, 3, MAX_LENGTH)
     close(forced(kind.decoder(model), tokens), model(tokens))
 

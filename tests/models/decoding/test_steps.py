@@ -27,10 +27,10 @@ def steps_from(model: Transformer, state: DecodingState, x: Tensor) -> tuple[Ten
     return torch.stack(outputs, 1), state
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("grad", [True, False])
-def test_steps_from_the_start_equal_forward(attention: str, norm: str, grad: bool) -> None:
-    model = tiny_transformer(attention, norm=norm)
+def test_steps_from_the_start_equal_forward(attention: str, norm_first: bool, grad: bool) -> None:
+    model = tiny_transformer(attention, norm_first=norm_first)
     x = vectors(3)
     with torch.set_grad_enabled(grad):
         state = model.initial_state(3, max_length=ROOM)

@@ -31,8 +31,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.
 class Block(nn.Module):
     """One layer: attention, then a feed-forward network, each with a residual connection.
 
-    With norm "pre",     x = x + attention(norm1(x));     x = x + ffn(norm2(x));
-    with norm "post",    x = norm1(x + attention(x));     x = norm2(x + ffn(x)).
+    With norm_first,    x = x + attention(norm1(x));     x = x + ffn(norm2(x));
+    without,            x = norm1(x + attention(x));     x = norm2(x + ffn(x)).
 
     Cross-attention, if configured, comes between the two, with a norm and a residual connection of
     its own. It reads `memory`, sums that its method `sums` has computed.
@@ -53,8 +53,8 @@ class Block(nn.Module):
         self.norm2 = nn.LayerNorm(config.embed_dim)
         self.expand = nn.Linear(config.embed_dim, config.ffn_dim)
         self.contract = nn.Linear(config.ffn_dim, config.embed_dim)
-        self.activation = ACTIVATIONS[config.activation]
-        self.norm_first = config.norm == "pre"
+        self.activation = ACTIVATIONS[config.ffn]
+        self.norm_first = config.norm_first
         self.dropout = config.dropout
         self.cross: LinearAttention | None = None
         if config.cross_attention:

@@ -19,8 +19,7 @@ from linattn_models.validation import (
     one_of,
 )
 
-ACTIVATIONS = ("gelu", "relu")
-NORMS = ("pre", "post")
+FFNS = ("gelu", "relu")
 
 
 @dataclass(frozen=True)
@@ -36,9 +35,9 @@ class TransformerConfig:
             "linear", "softmax", "lsh-4". The attribute is always the dataclass;
             `str(config.attention)` is the short form.
         is_causal: whether position i sees only positions up to i; only such a model can step.
-        activation: between the two layers of the feed-forward network, "gelu" or "relu".
-        norm: "pre" normalizes the inputs of attention and feed-forward network, "post" the
-            residual sums (the paper's layout); both end with one more LayerNorm.
+        ffn: the function between the two layers of the feed-forward network, "gelu" or "relu".
+        norm_first: whether the inputs of attention and feed-forward network are normalized, or the
+            residual sums (False: the paper's layout); both end with one more norm.
         dropout: probability with which `forward` drops outputs of sub-layers, in training mode.
         num_kv_heads: H_kv, heads of keys and values, a divisor of `num_heads`: each is read by a
             group of query heads, and states are smaller by the same factor. None for `num_heads`.
@@ -55,8 +54,8 @@ class TransformerConfig:
     ffn_dim: int
     attention: Attention | str = Linear()  # noqa: RUF009
     is_causal: bool = True
-    activation: str = "gelu"
-    norm: str = "pre"
+    ffn: str = "gelu"
+    norm_first: bool = True
     dropout: float = 0.0
     num_kv_heads: int | None = None
     causal_block: int = 1
@@ -66,8 +65,8 @@ class TransformerConfig:
         fields_at_least(self, 1, "num_layers", "num_heads", "head_dim", "ffn_dim", "causal_block")
         object.__setattr__(self, "attention", attention_config(self.attention))
         boolean("is_causal", self.is_causal)
-        one_of("activation", self.activation, ACTIVATIONS)
-        one_of("norm", self.norm, NORMS)
+        one_of("ffn", self.ffn, FFNS)
+        boolean("norm_first", self.norm_first)
         in_range("dropout", self.dropout, 0.0, 1.0)
         if self.num_kv_heads is not None:
             kv_heads = resolve_kv_heads(self.num_heads, self.num_kv_heads)

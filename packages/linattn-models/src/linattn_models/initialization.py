@@ -20,7 +20,7 @@ def spread_queries_and_keys(weight: Tensor, spread: float) -> None:
 
 @torch.no_grad()
 def bound_residual_stream(layers: Iterable[nn.Linear], sub_layers: int) -> None:
-    """Scales the last layer of each pre-norm sub-layer by 1 / sqrt(sub_layers).
+    """Scales the last layer of each sub-layer with norm_first by 1 / sqrt(sub_layers).
 
     Each sub-layer adds to the residual stream, whose variance would otherwise grow with the depth.
     """
