@@ -1,11 +1,8 @@
-"""python -m benchmarks. Ctrl-C prints one line, also while torch is imported."""
+"""python -m benchmarks."""
 
-import sys
+import linattn_lab.startup  # noqa: F401  (before torch)
+from benchmarks import command
+from linattn_lab.script import parse_flags, run_script
 
-try:
-    from benchmarks.command import main
-
-    sys.exit(main())
-except KeyboardInterrupt:
-    print("interrupted", file=sys.stderr)
-    sys.exit(130)
+if __name__ == "__main__":
+    run_script(lambda: command.main(parse_flags(command.Flags, description=command.__doc__)))

@@ -12,18 +12,16 @@ from linattn_lab.machine import Device
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What a run asks of a case.
-
-    Args:
-        quick: tiny sizes that only show that a case runs; its numbers mean nothing.
-        peers: measure other libraries too, where they are installed.
-        threads: threads that torch may use, in every process.
-    """
+    """What a run asks of a case."""
 
     quick: bool = False
+    """Tiny sizes that only show that a case runs; its numbers mean nothing."""
     peers: bool = False
+    """Measure other libraries too, where they are installed."""
     threads: int = 2
+    """Threads of torch, in every process."""
     device: Device = "cpu"
+    """Whose cases are measured."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,52 +1,76 @@
-"""Measures the cases and writes their results by theme: python -m benchmarks --help."""
+"""Measures the cases and writes their results by theme: python -m benchmarks.
+
+    python -m benchmarks --only lengths/        the cases whose name contains this
+    python -m benchmarks --list                 the names of the cases
+    python -m benchmarks --quick                minutes: does every case still run?
+
+Results are written after each case. Each case has a process of its own, except in a quick run.
+"""
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import torch
+import tyro
 from tqdm import tqdm
 
 from benchmarks.case import Case, Settings, select_cases
 from benchmarks.cases import CASES, find_case
-from benchmarks.document import QUICK, Results, to_markdown, try_results, write_results
+from benchmarks.document import Results, to_markdown, try_results, write_results
 from benchmarks.processes import run_apart
 from benchmarks.results import FAULTS, LOST, CaseResult
 from benchmarks.runner import lost_case, measure_case
 from linattn_core.errors import expected
 from linattn_lab.machine import Limits, describe_machine, measure_limits
+from linattn_lab.script import require_at_least
 from linattn_lab.store import new_record
 from linattn_lab.timing import NotMeasured
 
 RESULTS = Path("docs") / "results"
-THREADS = 2
 
 
-def main(arguments: Sequence[str] | None = None, cases: Sequence[Case] = CASES) -> int:
-    """Returns the exit code: 0, or 1 when a method was wrong or broke, or 2 for a wrong call.
+@dataclasses.dataclass(frozen=True)
+class Flags:
+    """Measure cases."""
 
-    A method broke when it raised, or when its process ended without an answer.
+    settings: Annotated[Settings, tyro.conf.arg(name="")] = dataclasses.field(
+        default_factory=Settings
+    )
+    only: str = ""
+    """Measure the cases whose name contains this."""
+    list: bool = False
+    """Name the cases and stop."""
+    out: Path | None = None
+    """Folder of the results; docs/results if not given, and for a quick run none."""
+
+
+def main(flags: Flags, cases: Sequence[Case] = CASES) -> None:
+    """Measures the cases that are asked for.
+
+    Ends the process with exit code 1 if a method was wrong, raised, or its process gave no answer.
     """
-    options = _parser().parse_args(arguments)
-    try:
-        chosen = select_cases(cases, options.only, options.device)
-        _check(options)
-        if options.list:
-            print("\n".join(f"{case.name}: {case.shows}" for case in chosen))
-            return 0
-        folder = options.out or (None if options.quick else RESULTS)
-        for theme in {case.theme for case in chosen}:
-            try_results(folder, theme, options.device)
-    except (ValueError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
-    settings = Settings(options.quick, options.peers, options.threads, options.device)
+    settings = flags.settings
+    chosen = select_cases(cases, flags.only, settings.device)
+    if flags.list:
+        print("\n".join(f"{case.name}: {case.shows}" for case in chosen))
+        return
+    require_at_least(settings, {"threads": 1})
+    if settings.device == "cuda" and not torch.cuda.is_available():
+        got = f"none that torch {torch.__version__} sees"
+        advice = "run this where nvidia-smi shows one, with a CUDA build of torch"
+        raise ValueError(expected("--device cuda", "a GPU", got, advice))
+    folder = flags.out or (None if settings.quick else RESULTS)
+    for theme in {case.theme for case in chosen}:
+        try_results(folder, theme, settings.device)
     torch.set_num_threads(settings.threads)
     order = [case.name for case in cases if case.device == settings.device]
-    return int(_measure_all(chosen, order, settings, _command(options), folder) > 0)
+    if _measure_all(chosen, order, settings, _command(flags), folder):
+        sys.exit(1)
 
 
 def _measure_all(
@@ -112,35 +136,14 @@ def _faults(case: Case, result: CaseResult) -> list[str]:
     ]
 
 
-def _check(options: argparse.Namespace) -> None:
-    if options.threads < 1:
-        advice = f"leave it out for {THREADS}"
-        raise ValueError(expected("--threads", "1 or more", options.threads, advice))
-    if options.device == "cuda" and not options.list and not torch.cuda.is_available():
-        got = f"none that torch {torch.__version__} sees"
-        advice = "run this where nvidia-smi shows one, with a CUDA build of torch"
-        raise ValueError(expected("--device cuda", "a GPU", got, advice))
-
-
-def _command(options: argparse.Namespace) -> str:
+def _command(flags: Flags) -> str:
     """The call without the folder, whose name is the caller's own."""
-    flags = [
-        *(["--peers"] if options.peers else []),
-        *(["--quick"] if options.quick else []),
-        *([f"--device {options.device}"] if options.device != "cpu" else []),
-        *([f"--threads {options.threads}"] if options.threads != THREADS else []),
-        *([f"--only {options.only}"] if options.only else []),
+    settings = flags.settings
+    words = [
+        *(["--peers"] if settings.peers else []),
+        *(["--quick"] if settings.quick else []),
+        *([f"--device {settings.device}"] if settings.device != "cpu" else []),
+        *([f"--threads {settings.threads}"] if settings.threads != Settings.threads else []),
+        *([f"--only {flags.only}"] if flags.only else []),
     ]
-    return " ".join(["python -m benchmarks", *flags])
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
-    parser.add_argument("--only", default="", metavar="PART", help="cases whose name contains this")
-    parser.add_argument("--list", action="store_true", help="name the cases and stop")
-    parser.add_argument("--peers", action="store_true", help="measure other libraries too")
-    parser.add_argument("--quick", action="store_true", help=QUICK)
-    parser.add_argument("--threads", type=int, default=THREADS, help="threads for torch")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help=f"of the results ({RESULTS})")
-    return parser
+    return " ".join(["python -m benchmarks", *words])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import socket
 from collections.abc import Iterator
@@ -11,14 +12,15 @@ import pytest
 import torch
 
 from benchmarks import command
-from benchmarks.case import Case, Method
+from benchmarks.case import Case, Method, Settings
 from benchmarks.cases import find_case
-from benchmarks.command import isolated_limits, main, measure_apart
+from benchmarks.command import Flags, isolated_limits, main, measure_apart
 from benchmarks.document import Results
+from linattn_lab.script import parse_flags
 from linattn_lab.store import read_records, record_file
 from tests.benchmarks.helpers import LIMITS, QUICK, make_case, raising
 
-FLAGS = ("--quick", "--threads", "1")
+FLAGS = Flags(Settings(quick=True, threads=1))
 BROKEN = make_case({}, name="fixed/broken", setup=raising(KeyError("x")))
 STOPPED = make_case({}, name="fixed/stopped", setup=raising(KeyboardInterrupt()))
 RIGHT = make_case({"slow": 4.0, "fast": 2.0})
@@ -43,7 +45,7 @@ def read(folder: Path, theme: str) -> Results:
 
 def test_a_run_writes_a_folder_a_theme(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cases = [RIGHT, make_case({"a": 1.0}, name="other/case")]
-    assert main([*FLAGS, "--out", str(tmp_path)], cases) == 0
+    main(dataclasses.replace(FLAGS, out=tmp_path), cases)
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["fixed", "other"]
     assert "4.00 s" in (tmp_path / "fixed" / "results.md").read_text()
     record = read(tmp_path, "fixed")
@@ -61,7 +63,7 @@ def test_a_quick_run_leaves_nothing_unless_a_folder_was_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(FLAGS, [RIGHT]) == 0
+    main(FLAGS, [RIGHT])
     assert list(tmp_path.iterdir()) == []
     assert "fixed/case" in capsys.readouterr().out
 
@@ -79,18 +81,20 @@ def test_a_process_of_its_own_measures_every_method() -> None:
 @pytest.mark.parametrize(
     ("flags", "cases", "said"),
     [
-        (("--threads", "1"), UNKNOWN, [f"{x.name}, every method: {DIED}" for x in UNKNOWN]),
+        (Flags(Settings(threads=1)), UNKNOWN, [f"{x.name}, every method: {DIED}" for x in UNKNOWN]),
         (FLAGS, [BROKEN, RIGHT], ["fixed/broken, every method: raised KeyError: 'x'"]),
         (FLAGS, [WRONG, RIGHT], ["fixed/wrong, off: not correct: off by one"]),
     ],
     ids=["died", "broke", "wrong"],
 )
 def test_a_fault_is_told_kept_and_the_exit_code_and_leaves_the_others(
-    flags: tuple[str, ...], cases: list[Case], said: list[str], tmp_path: Path,
+    flags: Flags, cases: list[Case], said: list[str], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setattr(command, "isolated_limits", lambda settings: LIMITS)
-    assert main([*flags, "--out", str(tmp_path)], cases) == 1
+    with pytest.raises(SystemExit) as ended:
+        main(dataclasses.replace(flags, out=tmp_path), cases)
+    assert ended.value.code == 1
     results = read(tmp_path, cases[0].theme).results
     assert list(results) == [case.name for case in cases]
     if RIGHT in cases:
@@ -104,35 +108,43 @@ def test_a_fault_is_told_kept_and_the_exit_code_and_leaves_the_others(
 
 def test_an_interrupted_run_keeps_what_it_has(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        main([*FLAGS, "--out", str(tmp_path)], [RIGHT, STOPPED])
+        main(dataclasses.replace(FLAGS, out=tmp_path), [RIGHT, STOPPED])
     assert list(read(tmp_path, "fixed").results) == ["fixed/case"]
 
 
 def test_list_names_the_cases_of_the_device(capsys: pytest.CaptureFixture[str]) -> None:
     cases = [RIGHT, make_case({}, name="g/p", device="cuda")]
-    assert main(["--list"], cases) == main(["--list", "--device", "cuda"], cases) == 0
+    main(Flags(list=True), cases)
+    main(Flags(Settings(device="cuda"), list=True), cases)
     assert capsys.readouterr().out == "fixed/case: A fixed case.\ng/p: A fixed case.\n"
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--only", "zebra"), ("--threads", "0"), ("--device", "cuda")]
+    ("flags", "named"),
+    [
+        (Flags(only="zebra"), "--only"),
+        (Flags(Settings(threads=0)), "--threads"),
+        (Flags(Settings(device="cuda")), "--device"),
+    ],
 )
-def test_a_bad_call_is_one_sentence_and_exit_code_two(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, str]
-) -> None:
+def test_a_bad_call_is_refused(monkeypatch: pytest.MonkeyPatch, flags: Flags, named: str) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert main(arguments, [RIGHT, make_case({}, device="cuda")]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(arguments[0])
-    assert said.count("\n") == 1
+    with pytest.raises(ValueError, match=f"^{named}"):
+        main(flags, [RIGHT, make_case({}, device="cuda")])
 
 
 @pytest.mark.parametrize("place", ["fixed", "fixed/results.json"])
 def test_results_that_could_not_be_written_are_refused_before_the_work(
-    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    place: str, tmp_path: Path
 ) -> None:
     (tmp_path / place).parent.mkdir(exist_ok=True)
     (tmp_path / place).write_text("in the way")
-    assert main([*FLAGS, "--out", str(tmp_path)], [STOPPED]) == 2
-    said = capsys.readouterr().err
-    assert str(tmp_path / place) in said and said.count("\n") == 1
+    with pytest.raises((ValueError, OSError), match=str(tmp_path / place)):
+        main(dataclasses.replace(FLAGS, out=tmp_path), [STOPPED])
+
+
+def test_the_command_line_is_that_of_the_documents() -> None:
+    words = ["--peers", "--device", "cuda", "--only", "x/", "--list", "--out", "folder"]
+    flags = parse_flags(Flags, description=None, args=[*words, "--threads", "1", "--quick"])
+    settings = Settings(quick=True, peers=True, threads=1, device="cuda")
+    assert flags == Flags(settings, only="x/", list=True, out=Path("folder"))
