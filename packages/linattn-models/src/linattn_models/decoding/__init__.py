@@ -8,7 +8,9 @@ predictors        the next token by a step of the model, or by running all token
 beams             the likeliest sequences
 loop              the loop over tokens: which rows continue, where they end
 prompts           prefixes, also of different lengths, and the sequences made from them
-sampling          filters, temperature, generator, and the check for NaN
+sampling          settings of draws, randomness, and the check for NaN
+row_sampling      draws with settings and random numbers of each row
+philox            random numbers of a row and a position
 torch_step        the step that is recorded
 """
 
@@ -28,7 +30,8 @@ from linattn_models.decoding.compiled_decoder import (
 from linattn_models.decoding.generation import GenerationMixin
 from linattn_models.decoding.loop import Start
 from linattn_models.decoding.prompts import Prompt, check_length, default_length
-from linattn_models.decoding.sampling import Filters, Sampling
+from linattn_models.decoding.sampling import Sampling
+from linattn_models.heads.filters import Filters
 
 __all__ = [
     "DECODERS",

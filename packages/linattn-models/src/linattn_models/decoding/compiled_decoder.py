@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn, cast
@@ -25,9 +26,12 @@ from linattn_models.decoding.predictors import (
     step_through,
 )
 from linattn_models.decoding.prompts import Prompt
-from linattn_models.decoding.sampling import Filters, Sampling
+from linattn_models.decoding.row_sampling import RowSampling
+from linattn_models.decoding.sampling import Draws, Sampling
 from linattn_models.heads import Head
 from linattn_models.heads.base import Drawn, check_sequences, check_step_shape, fill
+from linattn_models.heads.filters import Filters
+from linattn_models.heads.settings import PerRow
 from linattn_models.state import (
     START,
     DecodingState,
@@ -218,18 +222,19 @@ class CompiledDecoder(_Compiled, GenerationMixin):
         token: Tensor,
         state: DecodingState,
         *,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
+        temperature: PerRow = 1.0,
+        top_k: int | Sequence[int | None] | Tensor | None = None,
+        top_p: PerRow | None = None,
+        min_p: PerRow | None = None,
+        seeds: int | Sequence[int] | Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Tensor, DecodingState]:
         """A step and the draw that follows it, in one call.
 
         Args:
             token, state: as for `step`.
-            temperature, generator: as for the head's `sample`.
-            top_k, top_p, min_p: as for `generate`.
+            temperature, top_k, top_p, min_p, seeds, generator: as for `generate`, which draws the
+                same tokens at the same positions.
 
         Returns:
             (B, P) parameters, the next tokens (B,) or (B, 3), and the next state.
@@ -237,16 +242,18 @@ class CompiledDecoder(_Compiled, GenerationMixin):
         Raises:
             ValueError, TypeError: as for `step`, or wrong arguments of the draw.
         """
-        sampling = Sampling(temperature, generator, Filters(top_k, top_p, min_p))
+        filters = Filters(top_k, top_p, min_p)
+        sampling = Sampling(temperature, generator, filters, seeds=seeds)
         sampling.check(self.head, self.device)
         self._check_step(token, state)
-        return self.step_and_draw(token, state, sampling)
+        draws = sampling.of_rows(self.head, _after(token, state))
+        return self.step_and_draw(token, state, draws)
 
     def step_and_draw(
-        self, token: Tensor, state: DecodingState, sampling: Sampling
+        self, token: Tensor, state: DecodingState, sampling: Draws
     ) -> tuple[Tensor, Tensor, DecodingState]:
         """As `step_and_sample`, with arguments that are checked already."""
-        if self._drawn is None:
+        if self._drawn is None or isinstance(sampling, RowSampling):
             parameters, state = self._step(token, state)
             return parameters, sampling.draw(self.head, parameters), state
         layers = layers_of(state)
@@ -357,7 +364,7 @@ class FusedPredictor:
         self.last: Tensor | None = None  # the token that the next draw steps with
         self._ahead: deque[tuple[Tensor, Tensor]] = deque()  # drawn already, in order
 
-    def draw(self, sampling: Sampling, ahead: int = 1) -> tuple[Tensor, Tensor]:
+    def draw(self, sampling: Draws, ahead: int = 1) -> tuple[Tensor, Tensor]:
         """From the parameters after the last token appended."""
         if self.last is None:
             return self.parameters, sampling.draw(self.decoder.head, self.parameters)
@@ -365,7 +372,7 @@ class FusedPredictor:
             return self._ahead.popleft()
         state = keep_within_room(self.state)
         count = 1 if ahead == 1 else self.decoder.steps_at_once(state, ahead)
-        if count == 1:
+        if count == 1 or isinstance(sampling, RowSampling):
             parameters, token, self.state = self.decoder.step_and_draw(self.last, state, sampling)
             return parameters, token
         parameters, tokens, self.state = self.decoder.steps_and_draws(
@@ -399,6 +406,11 @@ def _advance(state: DecodingState, parameters: Tensor | None, count: int = 1) ->
     """The state `count` positions later, with the same memory."""
     cursor = state.cursor.after(count, None)
     return DecodingState(state.layers, cursor, state.max_length, parameters)
+
+
+def _after(token: Tensor, state: DecodingState) -> Prompt:
+    """The prompt of one token (B,) or (B, 3) that continues a state."""
+    return replace(Prompt.of(token.unsqueeze(1), 2), state=state)
 
 
 def _draw_noise(head: Drawn, count: int, like: Tensor, sampling: Sampling) -> Draw:

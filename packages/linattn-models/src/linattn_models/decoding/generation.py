@@ -11,9 +11,11 @@ from torch import Tensor
 from linattn_models.config import TransformerConfig
 from linattn_models.decoding.beams import Hypotheses, check_beams, search_beams
 from linattn_models.decoding.loop import Run, Start, read_stop_tokens
-from linattn_models.decoding.prompts import Prompt, Tokens, read_prompt
-from linattn_models.decoding.sampling import Filters, Sampling
+from linattn_models.decoding.prompts import Count, Prompt, Tokens, read_prompt
+from linattn_models.decoding.sampling import Sampling
 from linattn_models.heads import Head
+from linattn_models.heads.filters import Filters
+from linattn_models.heads.settings import PerRow
 from linattn_models.state import DecodingState, KeyValueCache
 from linattn_models.validation import at_least, in_range
 
@@ -52,16 +54,18 @@ class GenerationMixin:
         *,
         prefix: Tokens | None = None,
         prefix_lengths: Tensor | None = None,
-        length: int | None = None,
-        max_new_tokens: int | None = None,
+        length: Count | None = None,
+        max_new_tokens: Count | None = None,
         state: DecodingState | None = None,
         return_state: bool = False,
         num_samples: int = 1,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
+        temperature: PerRow = 1.0,
+        top_k: int | Sequence[int | None] | Tensor | None = None,
+        top_p: PerRow | None = None,
+        min_p: PerRow | None = None,
+        repetition_penalty: PerRow = 1.0,
         stop_tokens: int | Sequence[int] | None = None,
+        seeds: int | Sequence[int] | Tensor | None = None,
         generator: torch.Generator | None = None,
         progress: bool = False,
         method: str = "auto",
@@ -79,9 +83,11 @@ class GenerationMixin:
                 as if it were alone (to rounding, which depends on the batch; see
                 `compile_decoder` for decoders with weights in bfloat16).
             length: tokens in a complete sequence, including the prefix but not the tokens that
-                `state` has read; by default `max_length`, less the tokens that `state` has read.
+                `state` has read; by default `max_length`, less the tokens that `state` has read. A
+                number, or one for each of the B rows. A row that reaches the model's last position
+                before ends there; if all rows do, the call is refused.
             max_new_tokens: in place of `length`, the number of tokens drawn for each sequence,
-                whatever the length of its prefix.
+                whatever the length of its prefix; a number, or one for each row.
             state: from `prefill`, `step` or `generate`: each row continues there, with its row of
                 the prefix if there is one. The state is not changed.
             return_state: also return the state after the last token of each sequence, from which
@@ -89,15 +95,28 @@ class GenerationMixin:
             num_samples: sequences drawn from each prefix, which is prefilled once; in the result
                 they are consecutive rows.
             temperature: 1 draws from the model's distribution, smaller values make likely tokens
-                likelier, 0 is greedy; see the head's `sample`.
+                likelier, 0 is greedy; see the head's `sample`. This setting, the next four and
+                `seeds` are a number, or one for each of the B rows (its samples share it) or of the
+                B * num_samples sequences; None in a list of them switches one off in its row.
             top_k: draw from the `top_k` likeliest tokens, and those equally likely as the last.
             top_p: draw from the fewest likeliest tokens whose probabilities sum to `top_p` or more.
-            min_p: draw from tokens at least `min_p` times as likely as the likeliest. These three
-                need a `Categorical` head; a token has to pass all that are set, `top_k` first.
+            min_p: draw from tokens at least `min_p` times as likely as the likeliest. A token has
+                to pass all three that are set, `top_k` first.
+            repetition_penalty: before all this, logits of tokens that the row has in its prefix or
+                has drawn are divided by it if above 0, and multiplied by it if not. Tokens that
+                `state` has read do not count. This and the filters need a `Categorical` head.
             stop_tokens: a token that ends its sequence, or several. Sequences that have ended are
                 dropped from the batch from time to time, to save their cost.
-            generator: source of randomness, on the model's device; the same seed gives the same
-                tokens.
+            seeds: the source of randomness of each row. A row's tokens then depend on its seed, its
+                prompt and its settings alone: they are the same alone, in any batch, and continued
+                from a state. Samples of a row are independent, and so are rows of a single number.
+                Each token takes one number from a counter-based generator (Philox 4x32-10), whose
+                key is the seed and whose counter is the token's position, and inverts the
+                distribution function. Batches of other sizes round logits differently; a token
+                changes only if its number is within that rounding of the end of its interval, or a
+                filter's limit within that rounding of a probability.
+            generator: source of randomness without seeds, on the model's device; the same seed of
+                it gives the same batch the same tokens.
             progress: show a progress bar on stderr.
             method: "stateful" steps from a state; "rerun" runs all tokens so far for each new one;
                 "auto" is "rerun" for attention that cannot step (LSH), else "stateful". All draw
@@ -122,7 +141,8 @@ class GenerationMixin:
         The weights packed for "auto" and "compiled" stay in memory as long as the model does, and
         are packed again when the model has changed.
         """
-        sampling = Sampling(temperature, generator, Filters(top_k, top_p, min_p))
+        filters = Filters(top_k, top_p, min_p)
+        sampling = Sampling(temperature, generator, filters, repetition_penalty, seeds)
         prompt = read_prompt(
             self, batch, prefix, prefix_lengths, length, max_new_tokens, state, return_state
         )
@@ -142,15 +162,17 @@ class GenerationMixin:
         *,
         prefix: Tokens | None = None,
         prefix_lengths: Tensor | None = None,
-        length: int | None = None,
-        max_new_tokens: int | None = None,
+        length: Count | None = None,
+        max_new_tokens: Count | None = None,
         state: DecodingState | None = None,
         num_samples: int = 1,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
+        temperature: PerRow = 1.0,
+        top_k: int | Sequence[int | None] | Tensor | None = None,
+        top_p: PerRow | None = None,
+        min_p: PerRow | None = None,
+        repetition_penalty: PerRow = 1.0,
         stop_tokens: int | Sequence[int] | None = None,
+        seeds: int | Sequence[int] | Tensor | None = None,
         generator: torch.Generator | None = None,
         progress: bool = False,
         method: str = "auto",
@@ -178,7 +200,8 @@ class GenerationMixin:
         asked = length is not None or max_new_tokens is not None
         if not asked and self.max_length is None and not self.config.has_cache:
             length = ENDLESS
-        sampling = Sampling(temperature, generator, Filters(top_k, top_p, min_p))
+        filters = Filters(top_k, top_p, min_p)
+        sampling = Sampling(temperature, generator, filters, repetition_penalty, seeds)
         prompt = read_prompt(self, batch, prefix, prefix_lengths, length, max_new_tokens, state)
         run = self._plan(
             prompt, sampling, num_samples, stop_tokens, method, decoder, progress, streams=True
@@ -193,8 +216,8 @@ class GenerationMixin:
         num_beams: int,
         prefix: Tokens | None = None,
         prefix_lengths: Tensor | None = None,
-        length: int | None = None,
-        max_new_tokens: int | None = None,
+        length: Count | None = None,
+        max_new_tokens: Count | None = None,
         state: DecodingState | None = None,
         stop_tokens: int | Sequence[int] | None = None,
         length_penalty: float = 0.0,
@@ -247,5 +270,6 @@ class GenerationMixin:
         sampling.check(self.head, self.device)
         stop = read_stop_tokens(stop_tokens, self.head, self.device)
         samples = at_least("num_samples", num_samples, 1)
+        draws = sampling.of_rows(self.head, prompt, samples)
         start = self.choose_predictor(method, decoder, prompt)
-        return Run(start, prompt, sampling, samples, stop, progress=progress, streams=streams)
+        return Run(start, prompt, draws, samples, stop, progress=progress, streams=streams)

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from linattn_core.errors import expected
 from linattn_models.decoding.prompts import Prompt
-from linattn_models.decoding.sampling import NanCheck, Sampling
+from linattn_models.decoding.sampling import Draws, NanCheck
 from linattn_models.heads import Head
 from linattn_models.state import DecodingState
 from linattn_models.validation import as_ints
@@ -31,7 +31,7 @@ class Predictor(Protocol):
     def state(self) -> DecodingState | None:
         """The state of all rows before the token that was drawn last; None without a state."""
 
-    def draw(self, sampling: Sampling, ahead: int = 1) -> tuple[Tensor, Tensor]:
+    def draw(self, sampling: Draws, ahead: int = 1) -> tuple[Tensor, Tensor]:
         """The parameters (B, P) and tokens (B,) or (B, 3) drawn from them, not yet appended.
 
         Args:
@@ -64,7 +64,7 @@ class Run:
     Args:
         start: starts the predictor of `prompt`.
         prompt: the prompts.
-        sampling: how tokens are drawn.
+        sampling: how tokens are drawn, for all samples.
         samples: sequences that are drawn from each prompt, which is prefilled once and then forked.
         stop: (S,) int64, tokens that end a sequence; None for none.
         progress: whether to show a progress bar.
@@ -80,7 +80,7 @@ class Run:
         self,
         start: Start,
         prompt: Prompt,
-        sampling: Sampling,
+        sampling: Draws,
         samples: int,
         stop: Tensor | None,
         *,
@@ -121,6 +121,7 @@ class Run:
                 rows = active.drop()
                 if rows is not None:
                     predictor.select_rows(rows)
+                    self._sampling.select_rows(rows)
                     token = token[rows]
             if step + 1 < steps:
                 predictor.append(token)
@@ -231,17 +232,23 @@ class Ends:
 
     def state(self, read: Callable[[Tensor, DecodingState], DecodingState]) -> DecodingState:
         """The state of all B rows, in order, after their last tokens, which `read` reads."""
-        order = torch.cat(self._rows).argsort()
-        after = read(torch.cat(self._tokens), DecodingState.cat(self._states))
-        return after.index_select(order)
+        rows, tokens = torch.cat(self._rows), torch.cat(self._tokens)
+        state = DecodingState.cat(self._states)
+        has_token = self._prompt.row_ends[rows] > 0
+        if bool(has_token.all()):
+            return read(tokens, state).index_select(rows.argsort())
+        reads, stays = (x.nonzero().squeeze(1) for x in (has_token, ~has_token))
+        after = read(tokens[reads], state.index_select(reads))
+        order = torch.cat([rows[reads], rows[stays]]).argsort()
+        return DecodingState.cat([after, state.index_select(stays)]).index_select(order)
 
     def _last_tokens(self, rows: Tensor, drawn: Tensor) -> Tensor:
         """The last token of each row: the drawn one, or the prefix's if that was complete."""
         prompt = self._prompt
         complete = prompt.steps_of_rows[rows] == 0
-        if not bool(complete.any()):
+        if not prompt.tokens.shape[1] or not bool(complete.any()):
             return drawn
-        own = prompt.tokens[rows, prompt.length - 1]
+        own = prompt.tokens[rows, (prompt.row_ends[rows] - 1).clamp(min=0)]
         return torch.where(complete.view(-1, *[1] * (own.ndim - 1)), own, drawn)
 
 

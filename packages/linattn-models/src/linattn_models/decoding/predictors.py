@@ -13,7 +13,7 @@ from linattn_core.decoder_spec import DecoderDescription
 from linattn_core.errors import expected
 from linattn_models.config import TransformerConfig
 from linattn_models.decoding.prompts import Prompt, TokenSource
-from linattn_models.decoding.sampling import Sampling
+from linattn_models.decoding.sampling import Draws
 from linattn_models.heads import Head
 from linattn_models.heads.base import check_sequences
 from linattn_models.state import Cursor, DecodingState, LayerState, check_end, known_parameters
@@ -71,7 +71,7 @@ class StatefulPredictor:
         self.model = model
         self.parameters, self.state = prefill_prompt(model, prompt)
 
-    def draw(self, sampling: Sampling, ahead: int = 1) -> tuple[Tensor, Tensor]:
+    def draw(self, sampling: Draws, ahead: int = 1) -> tuple[Tensor, Tensor]:
         """Draws from the parameters after the last token taken."""
         return self.parameters, sampling.draw(self.model.head, self.parameters)
 
@@ -98,7 +98,7 @@ class RerunPredictor:
         self.tokens, self.lengths = prompt.known
         self.room = prompt.length - 1  # tokens that a row may have when its last one is predicted
 
-    def draw(self, sampling: Sampling, ahead: int = 1) -> tuple[Tensor, Tensor]:
+    def draw(self, sampling: Draws, ahead: int = 1) -> tuple[Tensor, Tensor]:
         """One run of the whole prefix."""
         parameters = self.model.predict_next(self.tokens, self.lengths)
         return parameters, sampling.draw(self.model.head, parameters)

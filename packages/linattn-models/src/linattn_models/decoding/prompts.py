@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -14,8 +14,10 @@ from linattn_core.errors import expected, quote
 from linattn_models.heads import Head
 from linattn_models.heads.base import check_tokens, token_shape
 from linattn_models.state import DecodingState
-from linattn_models.validation import at_least, boolean, lengths_within
+from linattn_models.validation import as_int, at_least, boolean, lengths_within
 
+# A number of tokens, or one for each row.
+Count = int | Sequence[int] | Tensor
 # (B, P) or (B, P, 3) tokens; an array of them; or the tokens of each sequence.
 Tokens = Tensor | Sequence[Any]
 
@@ -42,17 +44,18 @@ class TokenSource(Protocol):
 
 @dataclass(frozen=True)
 class Prompt:
-    """The prefixes of sequences, each to be continued to the same length or by as many tokens.
+    """The prefixes of sequences, each to be continued to its own end.
 
     Step i of generation draws the token at position lengths[b] + i of row b. A row that is
-    complete earlier, because its prefix is longer, goes on; its later draws are ignored.
+    complete earlier than others goes on; its later draws are ignored.
 
     Attributes:
         tokens: (B, P) or (B, P, 3) int64; 0 past a row's own length.
         lengths: (B,) int64, each row's own length; None when all are P.
-        length: tokens of a complete sequence, of the longest one with `new_tokens`.
-        shortest: the smallest of the lengths.
-        new_tokens: tokens to draw for every row; None where rows are continued to `length`.
+        length: tokens of a complete sequence, of the longest one if they differ.
+        steps: the most tokens to draw for a row.
+        ends: (B,) int64, tokens of each complete sequence; None where all have `length`.
+        ends_together: whether `steps` tokens are drawn for every row.
         state: the state of the B rows before the tokens; its tokens do not count in the lengths.
         keeps_state: whether the state after the last token is wanted; it takes one more position.
     """
@@ -60,15 +63,16 @@ class Prompt:
     tokens: Tensor
     lengths: Tensor | None
     length: int
-    shortest: int
-    new_tokens: int | None = None
+    steps: int
+    ends: Tensor | None = None
+    ends_together: bool = True
     state: DecodingState | None = None
     keeps_state: bool = False
 
     @classmethod
     def of(cls, tokens: Tensor, length: int) -> Prompt:
         """The prompt of (B, P) or (B, P, 3) tokens, all of them known."""
-        return cls(tokens, None, length, tokens.shape[1])
+        return cls(tokens, None, length, length - tokens.shape[1])
 
     @property
     def batch(self) -> int:
@@ -76,28 +80,40 @@ class Prompt:
         return self.tokens.shape[0]
 
     @property
-    def positions(self) -> int:
-        """The positions of the longest sequence: with the start, without its last token."""
-        return _count_tokens(self.state) + self.length + self.keeps_state
+    def row_lengths(self) -> Tensor:
+        """(B,) tokens of each row's prefix."""
+        return self._of_rows(self.lengths, self.tokens.shape[1])
 
     @property
-    def steps(self) -> int:
-        """The most tokens to draw for a row."""
-        return self.length - self.shortest if self.new_tokens is None else self.new_tokens
+    def row_ends(self) -> Tensor:
+        """(B,) tokens of each complete sequence."""
+        return self._of_rows(self.ends, self.length)
+
+    @property
+    def tokens_before(self) -> Tensor:
+        """(B,) int64 on the CPU, the tokens that the state of each row has read."""
+        return count_tokens(self.state, self.batch)
+
+    @property
+    def positions(self) -> int:
+        """The positions of the longest sequence: with the start, without its last token."""
+        before: int | Tensor = 0 if self.state is None else self.tokens_before
+        ends = self.length if self.ends is None else self.ends.cpu()
+        return int(torch.as_tensor(before + ends).max()) + self.keeps_state
 
     @property
     def steps_of_rows(self) -> Tensor:
         """(B,) tokens to draw for each row."""
-        if self.lengths is None or self.new_tokens is not None:
-            return torch.full((self.batch,), self.steps, device=self.tokens.device)
-        return self.length - self.lengths
+        return self.row_ends - self.row_lengths
 
     @property
     def known(self) -> tuple[Tensor, Tensor | None]:
-        """The tokens and lengths to prefill, at most `length` - 1: one token is left to draw."""
-        room = self.length - 1
-        lengths = None if self.lengths is None else self.lengths.clamp(max=room)
-        return self.tokens[:, :room], lengths
+        """The tokens and lengths to prefill; of a complete row without its last token."""
+        tokens = self.tokens[:, : self.length - 1]
+        whole = self.tokens.shape[1]
+        if self.lengths is None and (self.ends is None or bool((self.ends > whole).all())):
+            return tokens, None
+        return tokens, self.row_lengths.minimum(self.row_ends - 1).clamp(min=0)
 
     def check_stateless(self) -> None:
         """Refuses `state` and `return_state`, for methods without a state."""
@@ -107,17 +123,20 @@ class Prompt:
             raise ValueError(expected("a state", "a model that steps", got, advice))
 
     def repeat(self, times: int) -> Prompt:
-        """Each row repeated `times` times, in consecutive rows."""
+        """Each row repeated `times` times, in consecutive rows; without its state."""
         if times == 1:
             return self
-        lengths = None if self.lengths is None else self.lengths.repeat_interleave(times, 0)
-        return replace(self, tokens=self.tokens.repeat_interleave(times, 0), lengths=lengths)
+        tokens, lengths, ends = (
+            None if x is None else x.repeat_interleave(times, 0)
+            for x in (self.tokens, self.lengths, self.ends)
+        )
+        return replace(self, tokens=cast(Tensor, tokens), lengths=lengths, ends=ends, state=None)
 
     def hide_complete(self, step: int, drawn: Tensor) -> Tensor:
         """The tokens (B,) or (B, 3) drawn at a step, -1 in rows that are already complete."""
-        if self.lengths is None or self.new_tokens is not None:
+        if self.ends_together:
             return drawn.clone()
-        complete = self.lengths + step >= self.length  # (B,)
+        complete = self.row_lengths + step >= self.row_ends  # (B,)
         return drawn.masked_fill(complete.view(-1, *[1] * (drawn.ndim - 1)), -1)
 
     def join(self, drawn: list[Tensor]) -> Tensor:
@@ -125,19 +144,26 @@ class Prompt:
 
         N is the length of the longest sequence.
         """
-        if self.lengths is None or not drawn:
+        if self.lengths is None and self.ends_together:
             return torch.cat([self.tokens, *(token.unsqueeze(1) for token in drawn)], 1)
         device = self.tokens.device
         most = self.tokens.shape[1]  # tokens of the longest prefix
         positions = torch.arange(min(self.length, most + len(drawn)), device=device)
-        steps = positions - self.lengths.unsqueeze(1)  # (B, N), negative inside the prefix
+        steps = positions - self.row_lengths.unsqueeze(1)  # (B, N), negative inside the prefix
+        beyond = steps >= self.steps_of_rows.unsqueeze(1)
+        steps = steps.clamp(0, len(drawn)).masked_fill(beyond, len(drawn))
         rows = torch.arange(self.batch, device=device).unsqueeze(1)
-        beyond = torch.full_like(drawn[0], -1)
-        tokens = torch.stack([*drawn, beyond], 1)[rows, steps.clamp(0, len(drawn))]
-        inside = steps[:, :most] < 0
+        nothing = self.tokens.new_full((self.batch, *self.tokens.shape[2:]), -1)
+        tokens = torch.stack([*drawn, nothing], 1)[rows, steps]
+        inside = positions[:most] < self.row_lengths.unsqueeze(1)
         tokens[:, :most][inside] = self.tokens[inside]
         longest = (tokens >= 0).flatten(2).any(2) if tokens.ndim > 2 else tokens >= 0
         return tokens[:, : int(longest.any(0).sum())]
+
+    def _of_rows(self, numbers: Tensor | None, number: int) -> Tensor:
+        if numbers is not None:
+            return numbers
+        return torch.full((self.batch,), number, device=self.tokens.device)
 
 
 def read_prompt(
@@ -145,8 +171,8 @@ def read_prompt(
     batch: int | None,
     prefix: Tokens | None,
     prefix_lengths: Tensor | None,
-    length: int | None,
-    max_new_tokens: int | None,
+    length: Count | None,
+    max_new_tokens: Count | None,
     state: DecodingState | None,
     keeps_state: bool = False,
 ) -> Prompt:
@@ -161,27 +187,86 @@ def read_prompt(
     if not (prefix is None or isinstance(prefix, Tensor)):
         prefix, prefix_lengths = _as_tensors(prefix, prefix_lengths, source.device)
     prefix = _check_prefix(source, batch, prefix, prefix_lengths)
-    tokens, lengths, shortest = _pad(prefix, prefix_lengths)
-    before = _count_tokens(state)
-    known = None if max_new_tokens is None else tokens.shape[1]
-    if max_new_tokens is None:
-        room = keeps_state and source.longest is not None
-        length = default_length(source, length, before + room)
-        if prefix.shape[1] > length:
-            wanted = f"at most the {length} tokens of a whole sequence"
-            raise ValueError(expected("prefix", wanted, prefix.shape[1]))
-    else:
-        if length is not None:
-            raise ValueError(expected("max_new_tokens", "no length beside it", f"length={length}"))
-        max_new_tokens = at_least("max_new_tokens", max_new_tokens, 1)
-        length = tokens.shape[1] + max_new_tokens
-    check_length(source, length, before, keeps_state, known)
+    tokens, lengths = _pad(prefix, prefix_lengths)
     check_tokens(source.head, tokens)
-    prompt = Prompt(tokens, lengths, length, shortest, max_new_tokens, state, keeps_state)
-    if keeps_state and not prompt.steps:
+    known = torch.full((len(tokens),), tokens.shape[1]) if lengths is None else lengths.cpu()
+    ends = _read_ends(source, known, length, max_new_tokens, state, keeps_state)
+    steps = ends - known
+    low, high = (int(bound) for bound in steps.aminmax())
+    longest = int(ends.max())
+    is_same = bool((ends == longest).all())
+    prompt = Prompt(
+        tokens,
+        lengths,
+        longest,
+        high,
+        None if is_same else ends.to(tokens.device),
+        low == high,
+        state,
+        keeps_state,
+    )
+    if keeps_state and not high:
         wanted = "more tokens than the prefixes have with return_state"
-        raise ValueError(expected("length", wanted, length, "prefill returns the state of prompts"))
+        raise ValueError(
+            expected("length", wanted, longest, "prefill returns the state of prompts")
+        )
     return prompt
+
+
+def _read_ends(
+    source: TokenSource,
+    known: Tensor,
+    length: Count | None,
+    max_new_tokens: Count | None,
+    state: DecodingState | None,
+    keeps_state: bool,
+) -> Tensor:
+    """The tokens (B,) of each complete sequence, on the CPU.
+
+    A row without room for all its tokens ends at the model's last position, beside a row that has
+    room; if no row has, that is an error.
+
+    Args:
+        known: (B,) tokens of each prefix.
+    """
+    before = count_tokens(state, len(known))
+    if max_new_tokens is not None:
+        if length is not None:
+            got = f"length={quote(length)}"
+            raise ValueError(expected("max_new_tokens", "no length beside it", got))
+        ends = known + _read_counts("max_new_tokens", max_new_tokens, len(known))
+    elif length is not None:
+        ends = _read_counts("length", length, len(known))
+    else:
+        taken = before + int(keeps_state and source.longest is not None)
+        ends = default_length(source, None, int(taken.min())) + int(taken.min()) - taken
+        ends = ends.clamp(min=0)
+    if source.longest is not None:
+        room = source.longest - int(keeps_state) - before
+        if bool((ends > room).all()):
+            row = int((ends - room).argmin())
+            prefix = None if max_new_tokens is None else int(known[row])
+            check_length(source, int(ends[row]), int(before[row]), keeps_state, prefix)
+        ends = ends.minimum(room)
+    if bool((known > ends).any()):
+        row = int((known - ends).argmax())
+        wanted = f"at most the {int(ends[row])} tokens of a whole sequence"
+        raise ValueError(expected("prefix", wanted, int(known[row])))
+    return ends
+
+
+def _read_counts(name: str, counts: Count, batch: int) -> Tensor:
+    """One number of tokens for all rows, or one for each, as (B,) int64."""
+    single = as_int(counts)
+    if single is not None:
+        return torch.full((batch,), at_least(name, single, 1))
+    several = counts.tolist() if isinstance(counts, Tensor) else counts
+    if not isinstance(several, Sequence) or isinstance(several, str):
+        raise ValueError(expected(name, "an integer of at least 1, or one a row", quote(counts)))
+    if len(several) != batch:
+        got = f"{len(several)} numbers"
+        raise ValueError(expected(name, f"one number, or one for each of {batch} rows", got))
+    return torch.tensor([at_least(name, count, 1) for count in several], dtype=torch.int64)
 
 
 def default_length(source: TokenSource, length: int | None, before: int = 0) -> int:
@@ -219,21 +304,23 @@ def check_length(
         raise ValueError(expected(name, wanted, got))
 
 
-def _count_tokens(state: DecodingState | None) -> int:
-    """The tokens that a state has read, in the row with the most: the start vector is none."""
-    return 0 if state is None else max(0, state.cursor.furthest - 1)
+def count_tokens(state: DecodingState | None, batch: int) -> Tensor:
+    """(B,) int64 on the CPU, the tokens that each row's state has read, without the start."""
+    if state is None:
+        return torch.zeros(batch, dtype=torch.int64)
+    return (state.cursor.rows(batch).cpu() - 1).clamp(min=0)
 
 
-def _pad(prefix: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None, int]:
-    """The prefixes with 0 past each row's length, their lengths (None: all P) and the shortest."""
+def _pad(prefix: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """The prefixes with 0 past each row's length, and their lengths (None: all P)."""
     if lengths is None:
-        return prefix, None, prefix.shape[1]
+        return prefix, None
     low, high = lengths_within("prefix_lengths", lengths, *prefix.shape[:2])
     lengths = lengths.to(prefix.device, torch.int64)
     prefix = prefix[:, :high]
     beyond = torch.arange(high, device=prefix.device) >= lengths.unsqueeze(1)  # (B, P)
     prefix = prefix.masked_fill(beyond.view(*beyond.shape, *[1] * (prefix.ndim - 2)), 0)
-    return prefix, None if low == high else lengths, low
+    return prefix, None if low == high else lengths
 
 
 def _as_tensors(

@@ -1,127 +1,151 @@
-"""How a token is drawn from a model's outputs: filters, temperature, generator; checks for NaN."""
+"""How tokens are drawn from a model's outputs: settings, randomness, and the check for NaN."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from linattn_core.errors import expected, quote
+from linattn_core.errors import expected
+from linattn_models.decoding.philox import Streams
+from linattn_models.decoding.prompts import Prompt
+from linattn_models.decoding.row_sampling import Repetitions, RowSampling
 from linattn_models.heads import Categorical, Head
-from linattn_models.heads.base import at_least_single, check_generator, resolve_temperature
-from linattn_models.validation import fields_at_least
+from linattn_models.heads.base import Drawn, at_least_single, check_generator, resolve_temperature
+from linattn_models.heads.filters import Filters
+from linattn_models.heads.settings import REPETITION_PENALTY, TEMPERATURE, spread
+from linattn_models.validation import as_int, as_ints
 
-# How many of the likeliest tokens are sorted to find the end of a nucleus.
-_LIKELY = 256
-# Halvings of the interval [0, 1] of probabilities, which is then shorter than 1e-12.
-_HALVINGS = 40
 # After so many steps on an accelerator their outputs are checked, because a stream may be endless.
 _MOST_UNREAD = 4096
+# Seeds are keys of 64 bits, in signed integers: from -_SEEDS on, and below _SEEDS.
+_SEEDS = 1 << 63
 
 
-@dataclass(frozen=True)
-class Filters:
-    """Excludes unlikely tokens before one is drawn; None switches a filter off.
-
-    Args:
-        top_k, top_p, min_p: as defined by `linattn_core.decoder_spec.TokenFilters`.
-
-    Raises:
-        ValueError: a number out of its range.
-    """
-
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.top_k is not None:
-            fields_at_least(self, 1, "top_k")
-        if self.top_p is not None and not (_is_number(self.top_p) and 0 < self.top_p <= 1):
-            raise ValueError(expected("top_p", "above 0 and at most 1", quote(self.top_p)))
-        if self.min_p is not None and not (_is_number(self.min_p) and 0 <= self.min_p <= 1):
-            raise ValueError(expected("min_p", "from 0 to 1", quote(self.min_p)))
-
-    def __bool__(self) -> bool:
-        return any(limit is not None for limit in (self.top_k, self.top_p, self.min_p))
-
-    def __call__(self, logits: Tensor, temperature: float) -> Tensor:
-        """The logits (B, V), -inf for tokens that are excluded.
-
-        Cost: finding the largest 256 of V; for a larger nucleus, some more passes over V.
-        """
-        if temperature == 0:  # the likeliest token passes every filter
-            return logits
-        logits = self._top(logits)
-        if self._nucleus is None and not self.min_p:
-            return logits
-        scaled = logits if temperature == 1 else logits / temperature
-        probabilities = torch.softmax(scaled, dim=-1)
-        return logits.masked_fill(probabilities < self._least(probabilities), -torch.inf)
-
-    @property
-    def _nucleus(self) -> float | None:
-        """`top_p`; None where the nucleus is all tokens."""
-        return None if self.top_p == 1 else self.top_p
-
-    def _top(self, logits: Tensor) -> Tensor:
-        """The logits with all but the `top_k` largest at -inf."""
-        if self.top_k is None or self.top_k >= logits.shape[-1]:
-            return logits
-        smallest = logits.topk(self.top_k).values[..., -1:]
-        return logits.masked_fill(logits < smallest, -torch.inf)
-
-    def _least(self, probabilities: Tensor) -> Tensor:
-        """The smallest probability (B, 1) that passes."""
-        least = probabilities.new_zeros(())
-        if self._nucleus is not None:
-            least = _nucleus_end(probabilities, self._nucleus)
-        if self.min_p:
-            least = torch.maximum(least, self.min_p * probabilities.amax(-1, keepdim=True))
-        return least
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sampling:
-    """The settings of a draw.
+    """The settings of draws, as for `generate`.
 
     Args:
-        temperature: as for `generate`. Values below 1e-30 count as 0.
+        temperature: of all rows, or of each. Values below 1e-30 count as 0.
         generator: source of randomness, on the model's device; torch's default one by default.
         filters: the tokens that may be drawn.
+        repetition_penalty: of all rows, or of each.
+        seeds: of all rows, or of each.
 
     Raises:
-        ValueError, TypeError: a negative temperature; a generator that is not a torch.Generator.
+        ValueError, TypeError: a setting out of range; a generator that is not a torch.Generator.
     """
 
-    temperature: float = 1.0
+    temperature: Any = 1.0
     generator: torch.Generator | None = None
     filters: Filters = field(default_factory=Filters)
+    repetition_penalty: Any = 1.0
+    seeds: Any = None
 
     def __post_init__(self) -> None:
         check_generator(self.generator)
-        object.__setattr__(self, "temperature", resolve_temperature(self.temperature))
+        temperature = TEMPERATURE.read(self.temperature)
+        if not isinstance(temperature, Tensor):
+            temperature = resolve_temperature(temperature)
+        object.__setattr__(self, "temperature", temperature)
+        penalty = REPETITION_PENALTY.read(self.repetition_penalty)
+        object.__setattr__(self, "repetition_penalty", penalty)
+        if self.seeds is not None:
+            object.__setattr__(self, "seeds", _read_seeds(self.seeds))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all rows have the same settings, and draw from one generator."""
+        differ = isinstance(self.temperature, Tensor) or self.filters.differ
+        return self.seeds is None and not differ and not self._penalizes
+
+    @property
+    def _penalizes(self) -> bool:
+        return isinstance(self.repetition_penalty, Tensor) or self.repetition_penalty != 1
 
     def check(self, head: Head, device: torch.device) -> None:
-        """Refuses a generator of another kind of device, and filters for a head without logits."""
+        """Refuses a generator of another kind of device, and settings that need another head."""
         if self.generator is not None and self.generator.device.type != device.type:
             wanted = f"one on the model's {device}"
             advice = f"make it by torch.Generator('{device}')"
             raise ValueError(expected("generator", wanted, self.generator.device, advice))
-        if self.filters and not isinstance(head, Categorical):
-            got = f"a {type(head).__name__}"
-            advice = "leave out top_k, top_p and min_p"
+        got = f"a {type(head).__name__}"
+        if (self.filters or self._penalizes) and not isinstance(head, Categorical):
+            advice = "leave out top_k, top_p, min_p and repetition_penalty"
             raise ValueError(expected("the head", "a Categorical to filter", got, advice))
+        if not self.is_plain and not isinstance(head, Drawn):
+            advice = "leave out seeds, and pass one number for all rows"
+            raise ValueError(expected("the head", "one that draws by a seed", got, advice))
+
+    def of_rows(self, head: Head, prompt: Prompt, samples: int = 1) -> Draws:
+        """The draws of `samples` sequences from each prompt; the same for all rows if it is plain.
+
+        Raises:
+            ValueError: a setting with another number of rows.
+        """
+        if self.is_plain:
+            return self
+        batch, device = prompt.batch, prompt.tokens.device
+        lengths = prompt.row_lengths.repeat_interleave(samples)
+        positions = lengths + prompt.tokens_before.to(device).repeat_interleave(samples)
+        repetitions = None
+        if self._penalizes:
+            tokens = prompt.tokens.repeat_interleave(samples, 0)
+            penalty = self._column("repetition_penalty", batch, samples, device)
+            repetitions = Repetitions(penalty, tokens, lengths, head.levels)
+        return RowSampling(
+            self._column("temperature", batch, samples, device),
+            self.filters.spread(batch, samples, device),
+            Streams(*self._keys(batch, samples, device), positions),
+            repetitions,
+        )
 
     def draw(self, head: Head, parameters: Tensor) -> Tensor:
-        """Tokens (B,) or (B, 3) from parameters (B, P)."""
+        """Tokens (B,) or (B, 3) from parameters (B, P), where the settings are plain."""
         if self.filters:
             parameters = self.filters(at_least_single(parameters), self.temperature)
         return head.sample(parameters, temperature=self.temperature, generator=self.generator)
+
+    def select_rows(self, rows: Tensor) -> None:
+        """Nothing: all rows have the same settings."""
+
+    def _column(self, name: str, rows: int, samples: int, device: torch.device) -> Tensor:
+        """A setting of each sequence, (rows * samples,) float64."""
+        value = spread(name, getattr(self, name), rows, samples)
+        numbers = torch.as_tensor(value, dtype=torch.float64, device=device)
+        return numbers.expand(rows * samples)
+
+    def _keys(self, rows: int, samples: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """The seed of each sequence, and its number among the sequences of that seed."""
+        count = rows * samples
+        numbers = torch.arange(count, device=device)
+        if self.seeds is None:
+            seeds = torch.randint(
+                1 << 62, (count,), generator=self.generator, device=device, dtype=torch.int64
+            )
+            return seeds, torch.zeros_like(seeds)
+        if not isinstance(self.seeds, Tensor):
+            return torch.full_like(numbers, self.seeds), numbers
+        seeds = torch.as_tensor(spread("seeds", self.seeds, rows, samples), device=device)
+        is_shared = len(self.seeds) < count
+        return seeds, numbers % samples if is_shared else torch.zeros_like(numbers)
+
+
+# How tokens are drawn: in the same way for all rows, or with settings and seeds of each row.
+Draws = Sampling | RowSampling
+
+
+def _read_seeds(seeds: object) -> int | Tensor:
+    """One seed, or (rows,) int64."""
+    several = as_ints("seeds", seeds.tolist() if isinstance(seeds, Tensor) else seeds)
+    for seed in several:
+        if not -_SEEDS <= seed < _SEEDS:
+            raise ValueError(expected("seeds", "integers of 64 bits, with a sign", seed))
+    return several[0] if as_int(seeds) is not None else torch.tensor(several, dtype=torch.int64)
 
 
 class NanCheck:
@@ -159,51 +183,3 @@ class NanCheck:
 def _refuse(step: int) -> None:
     advice = "look for NaN in the model's weights"
     raise ValueError(expected(f"the model's outputs at step {step}", "numbers", "NaN", advice))
-
-
-def _nucleus_end(probabilities: Tensor, top_p: float) -> Tensor:
-    """The probability (B, 1) of the least likely token of each row's nucleus, for top_p below 1."""
-    likeliest = probabilities.topk(min(_LIKELY, probabilities.shape[-1])).values
-    least = _last_before(likeliest, top_p)
-    if probabilities.shape[-1] > _LIKELY:
-        rows = (likeliest.sum(-1) < top_p).nonzero().squeeze(1)
-        if len(rows):
-            least[rows] = _large_nucleus_end(probabilities[rows], top_p, likeliest[rows, -1:])
-    return least
-
-
-def _large_nucleus_end(probabilities: Tensor, top_p: float, high: Tensor) -> Tensor:
-    """As `_nucleus_end`, for rows in which the tokens above `high` (B, 1) sum to less than top_p.
-
-    Halves the interval that contains the result until few tokens are inside, and sorts those.
-    """
-    low = torch.zeros_like(high)
-    for _ in range(_HALVINGS):
-        between = (probabilities > low) & (probabilities <= high)
-        if (between.sum(-1) <= _LIKELY).all():
-            break
-        middle = (low + high) / 2
-        inside = _mass(probabilities.clone(), probabilities <= middle) < top_p
-        high, low = torch.where(inside, middle, high), torch.where(inside, low, middle)
-    above = probabilities > high
-    rest = probabilities.masked_fill(above, 0).topk(_LIKELY).values
-    return _last_before(rest, top_p - _mass(probabilities, ~above))
-
-
-def _last_before(ordered: Tensor, most: float | Tensor) -> Tensor:
-    """The last of the descending numbers (B, K) before which the sum is less than `most`: (B, 1).
-
-    If rounding leaves none, the first number.
-    """
-    before = ordered.cumsum(-1) - ordered
-    last = ordered.masked_fill(before >= most, torch.inf).amin(-1, keepdim=True)
-    return last.minimum(ordered[:, :1])
-
-
-def _mass(probabilities: Tensor, left_out: Tensor) -> Tensor:
-    """The sum (B, 1) of the probabilities (B, V) not in `left_out`; overwrites them."""
-    return probabilities.masked_fill_(left_out, 0).sum(-1, keepdim=True)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)

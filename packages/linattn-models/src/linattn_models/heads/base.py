@@ -16,7 +16,7 @@ from linattn_core.values import can_be_read
 from linattn_models.validation import in_range
 
 # Lower temperatures count as 0. Logits up to 1e8, divided by this one, are finite in float32.
-_LEAST_TEMPERATURE = 1e-30
+LEAST_TEMPERATURE = 1e-30
 
 
 class Head(Protocol):
@@ -129,6 +129,16 @@ class Drawn(ABC):
         """The tokens (...) or (..., 3) that `draw` chooses from the parameters (..., P)."""
 
     @abstractmethod
+    def invert(self, parameters: Tensor, uniform: Tensor, temperature: Tensor) -> Tensor:
+        """The tokens (B,) or (B, 3) at which the distribution function reaches `uniform`.
+
+        Args:
+            parameters: (B, P).
+            uniform: (B, 4) float64 in [0, 1), of which a token needs up to four.
+            temperature: (B,) float64, above 0.
+        """
+
+    @abstractmethod
     def sampler(self) -> Sampler:
         """The description of the head for a backend."""
 
@@ -140,7 +150,7 @@ class Drawn(ABC):
 def resolve_temperature(temperature: float) -> float:
     """The temperature; 0 for values so small that logits divided by them would overflow."""
     in_range("temperature", temperature, 0.0, math.inf)
-    return temperature if temperature >= _LEAST_TEMPERATURE else 0.0
+    return temperature if temperature >= LEAST_TEMPERATURE else 0.0
 
 
 def check_parameters(head: Head, parameters: Tensor) -> None:
@@ -234,3 +244,17 @@ def choose(logits: Tensor, draw: Draw) -> Tensor:
         return logits.argmax(-1)
     waits = draw.waits.clamp(min=torch.finfo(logits.dtype).tiny)  # -log(0) would be infinite
     return (logits / draw.temperature - waits.log_()).argmax(-1)
+
+
+def invert(logits: Tensor, uniform: Tensor, temperature: Tensor) -> Tensor:
+    """The first index (B,) up to which softmax(logits / temperature) sums to more than `uniform`.
+
+    In float64, so that the only rounding that counts is that of the logits (B, K). It moves the
+    end of an index's interval by at most half the largest relative error of a probability, and
+    another index comes out only where `uniform` is between the old end and the new.
+    """
+    logits = logits.clamp(max=torch.finfo(logits.dtype).max).double()  # inf - inf would be NaN
+    weights = (logits - logits.amax(-1, keepdim=True)).div_(temperature.unsqueeze(-1)).exp_()
+    sums = weights.cumsum(-1)
+    reached = torch.searchsorted(sums, uniform.unsqueeze(-1) * sums[:, -1:], right=True)
+    return reached.squeeze(-1).clamp_(max=logits.shape[-1] - 1)  # NaN is reached nowhere

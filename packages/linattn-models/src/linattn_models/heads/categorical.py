@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,7 +11,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linattn_core.decoder_spec import Draw, Sampler
-from linattn_models.heads.base import Drawn, at_least_single, check_parameters, check_tokens, choose
+from linattn_models.heads.base import (
+    Drawn,
+    at_least_single,
+    check_parameters,
+    check_tokens,
+    choose,
+    invert,
+    resolve_temperature,
+)
+from linattn_models.heads.filters import Filters
+from linattn_models.heads.settings import PerRow
 from linattn_models.validation import fields_at_least
 
 
@@ -62,6 +73,42 @@ class Categorical(Drawn):
         logits = at_least_single(parameters).reshape(-1, self.num_parameters)
         return F.cross_entropy(logits, tokens.flatten(), reduction="none").view(tokens.shape)
 
+    def sample(
+        self,
+        parameters: Tensor,
+        *,
+        temperature: float = 1.0,
+        generator: torch.Generator | None = None,
+        top_k: int | Sequence[int | None] | Tensor | None = None,
+        top_p: PerRow | None = None,
+        min_p: PerRow | None = None,
+    ) -> Tensor:
+        """Tokens drawn from softmax(parameters / temperature).
+
+        Args:
+            parameters: (..., P) logits.
+            temperature: 0 takes the likeliest tokens without random numbers; values below 1e-30
+                count as 0.
+            generator: source of randomness, on the device of the parameters; torch's default one
+                by default.
+            top_k, top_p, min_p: which tokens may be drawn, as for `generate`; a number, or one for
+                each of the distributions in order.
+
+        Returns:
+            (...) int64.
+
+        Raises:
+            ValueError: a setting out of range, or parameters of another width.
+        """
+        filters = Filters(top_k, top_p, min_p)
+        if filters:
+            check_parameters(self, parameters)
+            rows = at_least_single(parameters).reshape(-1, self.vocabulary)
+            filters = filters.spread(len(rows), 1, rows.device)
+            rows = filters(rows, resolve_temperature(temperature))
+            parameters = rows.view(parameters.shape)
+        return super().sample(parameters, temperature=temperature, generator=generator)
+
     @property
     def noise_sizes(self) -> tuple[int, int]:
         """One exponential number for every token, no uniform one."""
@@ -70,6 +117,10 @@ class Categorical(Drawn):
     def choose(self, logits: Tensor, draw: Draw) -> Tensor:
         """The tokens (...) that these random numbers draw from the logits (..., P)."""
         return choose(logits, draw)
+
+    def invert(self, parameters: Tensor, uniform: Tensor, temperature: Tensor) -> Tensor:
+        """The tokens (B,) at which the sum of the probabilities, in order, exceeds `uniform`."""
+        return invert(parameters, uniform[:, 0], temperature)
 
     def sampler(self) -> Sampler:
         """The head for a backend that chooses inside."""

@@ -12,7 +12,14 @@ from torch import Tensor
 
 from linattn_core.decoder_spec import Draw, Sampler
 from linattn_core.errors import expected
-from linattn_models.heads.base import Drawn, at_least_single, check_parameters, check_tokens, choose
+from linattn_models.heads.base import (
+    Drawn,
+    at_least_single,
+    check_parameters,
+    check_tokens,
+    choose,
+    invert,
+)
 from linattn_models.validation import fields_at_least
 
 _LOWEST_LOG_SCALE = -7.0
@@ -101,12 +108,22 @@ class MixtureOfLogistics(Drawn):
     def choose(self, parameters: Tensor, draw: Draw) -> Tensor:
         """The tokens that these random numbers draw from the parameters (..., P)."""
         rows = self._rows(parameters)  # (..., P / K, K)
-        chosen = choose(rows[..., 0, :], draw)  # (...)
+        noise = None if draw.uniform is None else _logistic(draw.uniform).mul_(draw.temperature)
+        return self._tokens_of(rows, choose(rows[..., 0, :], draw), noise)
+
+    def invert(self, parameters: Tensor, uniform: Tensor, temperature: Tensor) -> Tensor:
+        """The tokens at which the distribution functions of component and values reach these."""
+        rows = self._rows(parameters)
+        chosen = invert(rows[..., 0, :], uniform[:, 0], temperature)
+        noise = _logistic(uniform[:, 1 : 1 + self.channels]) * temperature.unsqueeze(-1)
+        return self._tokens_of(rows, chosen, noise.to(rows.dtype))
+
+    def _tokens_of(self, rows: Tensor, chosen: Tensor, noise: Tensor | None) -> Tensor:
+        """The tokens of the chosen components (...), with logistic noise (..., C)."""
         index = chosen[..., None, None].expand(*rows.shape[:-1], 1)
         mixture = self._split(rows.gather(-1, index))  # of the chosen component alone
         values = mixture.means.squeeze(-1)  # (..., C)
-        if draw.uniform is not None:
-            noise = _logistic(draw.uniform).mul_(draw.temperature)
+        if noise is not None:
             values = values + noise * mixture.log_scales.squeeze(-1).exp()
         return self._to_tokens(values, mixture.coefficients)
 
