@@ -162,13 +162,13 @@ class BatchCycle:
         return self.batches[step % len(self.batches)]
 
 
-def pick_typical_batches(order: LengthOrder, count: int = 3) -> BatchCycle:
-    """Batches of short, medium and long utterances, by which updates are timed.
+def pick_typical_batches(order: LengthOrder) -> BatchCycle:
+    """Three batches of short, medium and long utterances, by which updates are timed.
 
-    Each is the middle one of a part of all batches, sorted by length.
+    Each is the middle one of a third of all batches, sorted by length.
     """
     batches = order.epoch(0)
-    return BatchCycle([batches[(2 * p + 1) * len(batches) // (2 * count)] for p in range(count)])
+    return BatchCycle([batches[part * len(batches) // 6] for part in (1, 3, 5)])
 
 
 def find_fault(

@@ -99,15 +99,15 @@ def completion_rows(occluded: Colors, completed: Colors, original: Colors) -> li
     return [[hidden, *tries, whole] for hidden, tries, whole in together]
 
 
-def tile(rows: Sequence[Sequence[Colors]], scale: int, gap: int = GAP) -> Colors:
+def tile(rows: Sequence[Sequence[Colors]], scale: int) -> Colors:
     """One canvas (height, width, 3) of the images in `rows`, each pixel `scale` pixels wide."""
     height, width = rows[0][0].shape[0] * scale, rows[0][0].shape[1] * scale
     across = max(len(row) for row in rows)
-    shape = (len(rows) * (height + gap) - gap, across * (width + gap) - gap, 3)
+    shape = (len(rows) * (height + GAP) - GAP, across * (width + GAP) - GAP, 3)
     canvas = np.full(shape, BACKGROUND, np.uint8)
     for down, row in enumerate(rows):
         for right, image in enumerate(row):
-            top, left = down * (height + gap), right * (width + gap)
+            top, left = down * (height + GAP), right * (width + GAP)
             block = image.repeat(scale, axis=0).repeat(scale, axis=1)
             canvas[top : top + height, left : left + width] = block
     return canvas

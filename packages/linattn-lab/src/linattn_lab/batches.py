@@ -30,13 +30,11 @@ class BestBatch:
 
     Attributes:
         batch: the fastest batch size.
-        timed: the measurement of this batch size.
         largest_timed: the largest batch size that was timed, though it may not be faster.
         bounded_by: why larger batches were not tried; None if they were not faster.
     """
 
     batch: int
-    timed: Throughput
     largest_timed: int
     bounded_by: str | None
 
@@ -46,30 +44,28 @@ def best_batch(
     device: torch.device,
     *,
     largest: int,
-    smallest: int = 1,
     most_seconds: float = math.inf,
 ) -> BestBatch:
-    """Times batches of `smallest`, twice that, and so on to `largest`; returns the best one.
+    """Times batches of 1, 2, 4 and so on to `largest`; returns the best one.
 
     Args:
         time: measures a batch size, as `generation_throughput` does; few positions are enough.
         device: the device whose memory is used.
-        largest, smallest: the largest and the first batch size that is tried.
+        largest: the largest batch size that is tried.
         most_seconds: a batch is not tried if one position is predicted to take longer.
 
     Raises:
-        ValueError: a position of the smallest batch takes longer than `most_seconds`.
+        ValueError: a position of a single sample takes longer than `most_seconds`.
     """
-    smallest = at_least("smallest", smallest, 1)
-    batch = best_size = smallest
-    largest = at_least("largest", largest, smallest)
+    largest = at_least("largest", largest, 1)
+    batch = best_size = 1
     latest, used = _time(time, device, batch)
     if latest.slowest > most_seconds:
-        what = f"seconds a position of a batch of {smallest}"
+        what = "seconds a position of a batch of 1"
         advice = "allow more or take a smaller model"
         wanted, got = f"at most {most_seconds:g}", f"{latest.slowest:.0f}"
         raise ValueError(expected(what, wanted, got, advice))
-    best, in_vain, bounded_by = latest, 0, None
+    best_rate, in_vain, bounded_by = latest.samples_per_second, 0, None
     while in_vain < 2 and bounded_by is None:
         larger = min(2 * batch, largest)
         if batch == largest:
@@ -85,11 +81,11 @@ def best_batch(
                 bounded_by = f"a batch of {larger:,} did not fit into memory"
                 break
             batch = larger
-            gain = latest.samples_per_second / best.samples_per_second
+            gain = latest.samples_per_second / best_rate
             in_vain = 0 if gain > WORTHWHILE else in_vain + 1
             if gain > 1:
-                best, best_size = latest, batch
-    return BestBatch(best_size, best, batch, bounded_by)
+                best_rate, best_size = latest.samples_per_second, batch
+    return BestBatch(best_size, batch, bounded_by)
 
 
 def _time(

@@ -85,9 +85,9 @@ class Comparison:
             variant.train(variant.flags, run.path, run.holds_run())
         return run
 
-    def ended(self, folder: str = "") -> tuple[Runs, dict[str, str]]:
+    def ended(self) -> tuple[Runs, dict[str, str]]:
         """The runs that have ended; and, of the others that were begun, how far they are."""
-        runs = {variant.name: self._folder(variant, folder) for variant in self.variants}
+        runs = {variant.name: self._folder(variant, "") for variant in self.variants}
         begun = {name: run for name, run in runs.items() if run.holds_run()}
         absent = {name: _progress(run) for name, run in begun.items() if not self._ended(run)}
         return {name: run for name, run in begun.items() if name not in absent}, absent
