@@ -41,7 +41,20 @@ from linattn_lab.script import parse_flags, require_at_least, run_script
 from linattn_lab.tables import table_of
 from linattn_models.files import replace_file
 from linattn_models.training import RunFolder, write_json
-from pixels.comparison import FILES, METRIC, YLABEL, bits, compare_attentions
+from pixels.comparison import (
+    FILES,
+    METRIC,
+    YLABEL,
+    bits,
+    build_comparison,
+    comparison_report,
+    draw_curves,
+    read_curve_point,
+    read_update_times,
+    share_schedule,
+    shared_updates,
+    train_twice,
+)
 from pixels.datasets import DatasetName, load
 from pixels.models import APP
 from pixels.presets import PRESETS, Attention, Recipe
@@ -113,17 +126,43 @@ def train_attentions(flags: Flags) -> str:
     check(flags)
     images, out = load(flags.dataset, flags.data_dir, download=flags.download), flags.folder()
     make_folders(out, flags.publish)
-    compared = compare_attentions(
-        images, flags.recipe(), flags.attentions, out,
-        rounds=flags.rounds, seconds=flags.seconds, only_time=flags.only_time,
-    )  # fmt: skip
-    text = compared.report()
-    compared.draw(out / "curves.png")
-    write_json(out / "results.json", compared.results())
+    recipe, names = flags.recipe(), flags.attentions
+    times = read_update_times(out / "timings.json", images, recipe, names, flags.rounds)
+    steps = recipe.training.steps
+    budget = steps * times.seconds["linear"] if flags.seconds is None else flags.seconds
+    comparison = build_comparison(images, recipe, names, out)
+    timed = comparison.within(budget, times.seconds)
+    if flags.only_time:
+        updates = time = share_schedule(timed, recipe.training).equal_updates("time")
+        steps = shared_updates(time)
+        after = {name: read_curve_point(run, steps) for name, run in updates.items()}
+    else:
+        updates, time = train_twice(comparison, timed)
+        after = {name: tested_summary(run) for name, run in updates.items()}
+    results = {
+        "app": APP,
+        "dataset": recipe.dataset,
+        "preset": recipe.preset,
+        "seed": recipe.training.seed,
+        "steps": steps,
+        "budget_seconds": budget,
+        "budget_of_linear": flags.seconds is None,
+        "timing": {"rounds": times.rounds, "environment": times.environment},
+        "attentions": {
+            name: {
+                "seconds_an_update": times.seconds[name],
+                "equal_updates": after[name],
+                "equal_time": tested_summary(time[name]),
+            }
+            for name in names
+        },
+    }
+    text = comparison_report(results)
+    draw_curves(out / "curves.png", updates, time, times.seconds)
+    write_json(out / "results.json", results)
     replace_file(out / "table.md", text.encode())
     if flags.publish is not None:
-        runs = (*compared.equal_updates.values(), *compared.equal_time.values())
-        publish(out, flags.publish, FILES, runs)
+        publish(out, flags.publish, FILES, (*updates.values(), *time.values()))
     return text
 
 

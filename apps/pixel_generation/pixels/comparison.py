@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,11 @@ from linattn_lab.tables import describe_environment, figure, table_of
 from linattn_lab.updates import measure_updates
 from linattn_models.training import RunFolder, TrainingFlags
 from pixels.datasets import Images
-from pixels.models import APP, build_model
+from pixels.models import build_model
 from pixels.paper import PAPER
 from pixels.presets import Attention, Recipe
 from pixels.tokens import TokenData
-from pixels.training import mean_nats, tested_summary, train_model
+from pixels.training import mean_nats, train_model
 
 FILES = ("table.md", "curves.png", "results.json", "timings.json")
 METRIC, YLABEL = "bits_per_dim", "bits/dim, validation images"
@@ -38,16 +38,17 @@ FROM_CURVES = (
     "all runs have before their learning rates differ."
 )
 
-Result = Mapping[str, Any]
+Results = Mapping[str, Any]
+"""The content of results.json, or of a part of it."""
 
 
-def bits(summary: Result) -> str:
+def bits(summary: Results) -> str:
     """Bits/dim of the test images, or of the validation images where only those are known."""
     metrics = summary["metrics"]
     return f"{metrics.get(METRIC, metrics['validation_bits_per_dim']):.3f}"
 
 
-COLUMNS: dict[str, Callable[[Result], str]] = {
+COLUMNS: dict[str, Callable[[Results], str]] = {
     "bits/dim, equal updates": lambda x: bits(x["equal_updates"]),
     "updates": lambda x: f"{x['equal_updates']['steps']:,}",
     "bits/dim, equal time": lambda x: bits(x["equal_time"]),
@@ -57,164 +58,47 @@ COLUMNS: dict[str, Callable[[Result], str]] = {
 }
 
 
-@dataclass(frozen=True)
-class Compared:
-    """All runs, which have ended, and their budgets.
-
-    Attributes:
-        recipe: of the runs with equal updates, apart from their attention.
-        seconds: the budget of time.
-        of_linear: whether that is the time of linear attention's updates.
-        times: what an update takes.
-        equal_updates, equal_time: the runs by attention; where the budgets agree, the same run.
-        shared: the updates at which the curves of the runs in equal time are compared; None where
-            there are runs with equal updates.
-    """
-
-    recipe: Recipe
-    seconds: float
-    of_linear: bool
-    times: UpdateTimes
-    equal_updates: Runs
-    equal_time: Runs
-    shared: int | None = None
-
-    def results(self) -> dict[str, Any]:
-        """The content of results.json."""
-        training = self.recipe.training
-        return {
-            "app": APP,
-            "dataset": self.recipe.dataset,
-            "preset": self.recipe.preset,
-            "seed": training.seed,
-            "steps": training.steps if self.shared is None else self.shared,
-            "budget_seconds": self.seconds,
-            "budget_of_linear": self.of_linear,
-            "timing": {"rounds": self.times.rounds, "environment": self.times.environment},
-            "attentions": {
-                name: {
-                    "seconds_an_update": self.times.seconds[name],
-                    "equal_updates": self._after_equal_updates(run),
-                    "equal_time": tested_summary(self.equal_time[name]),
-                }
-                for name, run in self.equal_updates.items()
-            },
-        }
-
-    def _after_equal_updates(self, run: RunFolder) -> dict[str, Any]:
-        """The run's summary; with --only-time, the point of its curve after the shared updates."""
-        if self.shared is None:
-            return tested_summary(run)
-        value = dict(points(run.metrics(), METRIC, split="eval"))[self.shared]
-        return {"steps": self.shared, "metrics": {"validation_bits_per_dim": value}}
-
-    def draw(self, path: Path) -> None:
-        """A PNG: the runs of equal updates over updates, those in equal time over seconds.
-
-        Seconds are at the measured pace.
-        """
-        label = "updates" if self.shared else "updates, equally many of each"
-        over_time = curves(self.equal_time, METRIC, pace=self.times.seconds)
-        panels = [
-            Panel(label, curves(self.equal_updates, METRIC)),
-            Panel("seconds of updates, equally long for each", over_time),
-        ]
-        plot_panels(path, panels, ylabel=YLABEL)
-
-    def report(self) -> str:
-        """The content of table.md: a row for each attention, and what the columns mean."""
-        results = self.results()
-        paper = {row.method: row.bits_per_dim for row in PAPER.get(self.recipe.dataset, ())}
-        rows = {name: {**x, "paper": paper.get(name)} for name, x in results["attentions"].items()}
-        columns = dict(COLUMNS)
-        if paper:
-            columns["the paper's bits/dim"] = lambda x: f"{x['paper']:g}"
-        notes = [*_notes(results), *([FROM_CURVES] if self.shared else [])]
-        return "\n".join([table_of(rows, columns, first="attention"), *notes]) + "\n"
-
-
-def _notes(results: Result) -> list[str]:
-    metrics = next(iter(results["attentions"].values()))["equal_time"]["metrics"]
-    budget = f"Equal time is {figure(results['budget_seconds'])} s of updates"
-    if results["budget_of_linear"]:
-        budget += f", what linear attention takes for {results['steps']:,}"
-    notes = [
-        f"{results['dataset']}, preset {results['preset']}, seed {results['seed']}; "
-        f"{metrics['test_images']:,} test images, of which independent pixels cost "
-        f"{metrics['independent_pixels_bits_per_dim']:.3f} bits/dim.",
-        f"{budget}.",
-        f"Seconds per update: the median of {results['timing']['rounds']} rounds in which the "
-        f"attentions took turns; {describe_environment(results['timing']['environment'])}.",
-    ]
-    if results["dataset"] in PAPER and results["preset"] != "paper":
-        notes.append("The paper's numbers are of larger models, trained for far longer.")
-    return notes
-
-
-def compare_attentions(
-    images: Images,
-    recipe: Recipe,
-    attentions: Sequence[Attention],
-    out: Path,
-    *,
-    rounds: int,
-    seconds: float | None = None,
-    only_time: bool = False,
-) -> Compared:
-    """Times the updates, then makes every run in `out` that has not ended: equal updates first.
-
-    Args:
-        recipe: of every run, apart from the attention; its steps are the budget of updates.
-        rounds: turns of each attention while updates are timed.
-        seconds: the budget of time; what linear attention takes for those steps if None.
-        only_time: train only the runs in equal time, with one learning rate until the shortest run
-            cools down.
-
-    Raises:
-        ValueError: `out` holds other times or runs.
-    """
-    steps = recipe.training.steps
-    recipes = [replace(recipe, attention=name) for name in attentions]
-    times = read_times(
-        out / "timings.json",
-        {"dataset": recipe.dataset, "preset": recipe.preset},
-        attentions,
-        lambda: time_updates(images, recipes, rounds),
-    )
-    budget = seconds if seconds is not None else steps * times.seconds["linear"]
-    # A run killed between its last update and its test has a summary, too, without this metric.
-    comparison = Comparison(
-        out,
-        [variant(images, each) for each in recipes],
-        complete=lambda summary: "validation_bits_per_dim" in summary["metrics"],
-    )
-    timed = comparison.within(budget, times.seconds)
-    if only_time:
-        runs = share_schedule(timed, recipe.training).equal_updates("time")
-        return Compared(recipe, budget, False, times, runs, runs, shared_updates(runs))
-    updates = comparison.equal_updates("updates")
-    time = {
-        each.name: updates[each.name] if each.flags.steps == steps else timed.run(each, "time")
-        for each in timed.variants
-    }
-    return Compared(recipe, budget, seconds is None, times, updates, time)
-
-
-def time_updates(images: Images, recipes: Sequence[Recipe], rounds: int) -> dict[str, Any]:
+def read_update_times(
+    file: Path, images: Images, recipe: Recipe, attentions: Sequence[Attention], rounds: int
+) -> UpdateTimes:
     """What an update of each attention takes, as timings.json has it."""
-    models: dict[str, nn.Module] = {x.attention: build_model(x, images) for x in recipes}
-    data = TokenData(images.train, recipes[0].layout)
-    return measure_updates(models, data, mean_nats, recipes[0].training, rounds)
+
+    def measure() -> dict[str, Any]:
+        recipes = {name: replace(recipe, attention=name) for name in attentions}
+        models: dict[str, nn.Module] = {x: build_model(y, images) for x, y in recipes.items()}
+        data = TokenData(images.train, recipe.layout)
+        return measure_updates(models, data, mean_nats, recipe.training, rounds)
+
+    about = {"dataset": recipe.dataset, "preset": recipe.preset}
+    return read_times(file, about, attentions, measure)
 
 
-def variant(images: Images, recipe: Recipe) -> Variant:
-    """The training of one attention."""
+def build_comparison(
+    images: Images, recipe: Recipe, attentions: Sequence[Attention], out: Path
+) -> Comparison:
+    """The recipe with each attention."""
+    variants = [_variant(images, replace(recipe, attention=name)) for name in attentions]
+    # A run killed between its last update and its test has a summary, too, without this metric.
+    return Comparison(out, variants, lambda of: "validation_bits_per_dim" in of["metrics"])
 
+
+def _variant(images: Images, recipe: Recipe) -> Variant:
     def train(training: TrainingFlags, out: Path, resume: bool) -> object:
         return train_model(images, replace(recipe, training=training), out, resume=resume)
 
     settings = {name: getattr(recipe, name) for name in ("preset", "dataset", "attention")}
     return Variant(recipe.attention, recipe.training, train, settings)
+
+
+def train_twice(comparison: Comparison, timed: Comparison) -> tuple[Runs, Runs]:
+    """The runs with equal updates and those in equal time; where these agree, the same run."""
+    updates = comparison.equal_updates("updates")
+    pairs = zip(comparison.variants, timed.variants, strict=True)
+    time = {
+        x.name: updates[x.name] if x.flags.steps == y.flags.steps else timed.run(y, "time")
+        for x, y in pairs
+    }
+    return updates, time
 
 
 def share_schedule(timed: Comparison, training: TrainingFlags) -> Comparison:
@@ -248,3 +132,54 @@ def shared_updates(runs: Runs) -> int:
         wanted = "an evaluation of all before their learning rates differ"
         raise ValueError(expected("--only-time", wanted, "none", "give more --seconds"))
     return int(max(equal))
+
+
+def read_curve_point(run: RunFolder, updates: int) -> dict[str, Any]:
+    """What a run's curve says after so many updates, in the place of a summary."""
+    value = dict(points(run.metrics(), METRIC, split="eval"))[updates]
+    return {"steps": updates, "metrics": {"validation_bits_per_dim": value}}
+
+
+def draw_curves(path: Path, updates: Runs, time: Runs, seconds: Mapping[str, float]) -> None:
+    """A PNG: the runs of equal updates over updates, those in equal time over seconds.
+
+    Args:
+        seconds: the measured pace, of an update.
+    """
+    label = "updates" if updates is time else "updates, equally many of each"
+    panels = [
+        Panel(label, curves(updates, METRIC)),
+        Panel("seconds of updates, equally long for each", curves(time, METRIC, pace=seconds)),
+    ]
+    plot_panels(path, panels, ylabel=YLABEL)
+
+
+def comparison_report(results: Results) -> str:
+    """The content of table.md: a row for each attention, and what the columns mean."""
+    paper = {row.method: row.bits_per_dim for row in PAPER.get(results["dataset"], ())}
+    rows = {name: {**x, "paper": paper.get(name)} for name, x in results["attentions"].items()}
+    columns = dict(COLUMNS)
+    if paper:
+        columns["the paper's bits/dim"] = lambda x: f"{x['paper']:g}"
+    return "\n".join([table_of(rows, columns, first="attention"), *_notes(results)]) + "\n"
+
+
+def _notes(results: Results) -> list[str]:
+    first = next(iter(results["attentions"].values()))
+    metrics = first["equal_time"]["metrics"]
+    budget = f"Equal time is {figure(results['budget_seconds'])} s of updates"
+    if results["budget_of_linear"]:
+        budget += f", what linear attention takes for {results['steps']:,}"
+    notes = [
+        f"{results['dataset']}, preset {results['preset']}, seed {results['seed']}; "
+        f"{metrics['test_images']:,} test images, of which independent pixels cost "
+        f"{metrics['independent_pixels_bits_per_dim']:.3f} bits/dim.",
+        f"{budget}.",
+        f"Seconds per update: the median of {results['timing']['rounds']} rounds in which the "
+        f"attentions took turns; {describe_environment(results['timing']['environment'])}.",
+    ]
+    if results["dataset"] in PAPER and results["preset"] != "paper":
+        notes.append("The paper's numbers are of larger models, trained for far longer.")
+    if METRIC not in first["equal_updates"]["metrics"]:
+        notes.append(FROM_CURVES)
+    return notes
