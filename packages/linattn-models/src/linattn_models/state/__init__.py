@@ -1,6 +1,7 @@
 """The state between two steps of decoding.
 
 decoding_state   the state of a model: all layers, positions, and the parameters of the next token
+batch            a batch whose rows come and go
 cache            the state of a layer: sums, or the keys and values of softmax
 cursor           the position of each row
 files            a state on disk
@@ -10,6 +11,7 @@ checks           checks of states and positions
 import torch
 
 from linattn_core.torch_private import register_namedtuple
+from linattn_models.state.batch import DecodingBatch
 from linattn_models.state.cache import KeyValueCache, LayerState, zero_states
 from linattn_models.state.checks import (
     check_end,
@@ -29,6 +31,7 @@ from linattn_models.state.decoding_state import DecodingState
 __all__ = [
     "START",
     "Cursor",
+    "DecodingBatch",
     "DecodingState",
     "KeyValueCache",
     "LayerState",

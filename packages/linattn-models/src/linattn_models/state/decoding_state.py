@@ -102,7 +102,7 @@ class DecodingState:
             ValueError: no states, or states of different models, dtypes or devices.
             TypeError: not a list of states.
         """
-        states = _check_alike(states)
+        states = check_alike(states)
         layers = tuple(
             type(parts[0]).cat(parts)
             for parts in zip(*(state.layers for state in states), strict=True)
@@ -256,7 +256,7 @@ def _sizes_of_parts(sizes: object, batch: int) -> int | list[int]:
     return several
 
 
-def _check_alike(states: object) -> list[DecodingState]:
+def check_alike(states: object) -> list[DecodingState]:
     """The states as a list, which must be of one model, dtype and device."""
     if isinstance(states, DecodingState) or not isinstance(states, Iterable):
         wanted = "a list of DecodingState"
