@@ -49,7 +49,7 @@ def test_a_damaged_checkpoint_is_named(
     damage(folder / name)
     for read in (
         lambda: toy_run(run, steps=20, resume=True, **OFTEN),
-        lambda: RunFolder(run).load_weights(toy_model()),
+        lambda: RunFolder(run).load_model(lambda _: toy_model()),
         lambda: average_weights([folder]),
     ):
         with pytest.raises(ValueError, match="step-12 is damaged") as refusal:

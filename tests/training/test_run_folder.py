@@ -16,7 +16,7 @@ from tests.training.toy import toy_evaluate, toy_model, toy_run
 
 def test_weights_are_those_the_summary_speaks_of(unbroken: Path) -> None:
     model = toy_model()
-    assert RunFolder(unbroken).load_weights(model) == 12
+    assert RunFolder(unbroken).load_model(lambda _: model) == (model, 12)
     with torch.no_grad():
         assert toy_evaluate(model.eval()) == RunFolder(unbroken).summary()["metrics"]
 
@@ -86,7 +86,7 @@ def test_what_is_missing_is_named(out: Path) -> None:
     with pytest.raises(ValueError, match=r"metrics\.jsonl"):
         folder.metrics()
     with pytest.raises(ValueError, match="checkpoint"):
-        folder.load_weights(toy_model())
+        folder.load_model(lambda _: toy_model())
 
 
 def test_a_locked_folder_says_who_holds_it(out: Path) -> None:

@@ -112,18 +112,6 @@ class RunFolder:
         """The folder of the checkpoint of `step`; it may not exist."""
         return self.checkpoints_folder / f"step-{step}"
 
-    def load_weights(self, model: nn.Module) -> int:
-        """Loads the weights of the latest checkpoint into `model`, in place.
-
-        Returns:
-            The step of that checkpoint.
-
-        Raises:
-            ValueError: if there is none, if it is damaged, if its tensors do not fit `model`, or if
-                it was written by a run of another configuration.
-        """
-        return self.load_model(lambda _: model)[1]
-
     def load_model(self, build: Callable[[dict[str, Any]], Model]) -> tuple[Model, int]:
         """The model of this run with the weights of its latest checkpoint, and their step.
 
@@ -132,7 +120,9 @@ class RunFolder:
                 to be that of the checkpoint, so that an edited one costs nothing.
 
         Raises:
-            ValueError: as `load_weights`, or if `config.json` describes no model.
+            ValueError: if there is no checkpoint, if it is damaged, if its tensors do not fit the
+                model, if it was written by a run of another configuration, or if `config.json`
+                describes no model.
         """
         folder = self.latest_checkpoint()
         if folder is None:
