@@ -32,6 +32,16 @@ class Flags:
     """Where it goes."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Inner:
+    seed: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Outer:
+    inner: Inner
+
+
 PRESETS = {
     "smoke": Flags("smoke", TrainingFlags(steps=20, batch_size=2)),
     "paper": Flags("paper", TrainingFlags(steps=777, batch_size=64)),
@@ -152,6 +162,11 @@ def test_a_return_is_success(
 def test_an_integer_of_more_than_64_bits_is_refused_by_its_flag(flag: str) -> None:
     with pytest.raises(ValueError, match=f"^--{flag}: expected"):
         parse(f"--{flag}", str(10**20))
+
+
+def test_a_nested_integer_of_more_than_64_bits_is_refused_with_its_prefix() -> None:
+    with pytest.raises(ValueError, match=r"^--inner\.seed: expected"):
+        parse_flags(Outer, description=None, args=["--inner.seed", str(10**20)])
 
 
 @pytest.mark.parametrize(

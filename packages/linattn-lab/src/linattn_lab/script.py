@@ -11,7 +11,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, get_type_hints
 
 import torch
 import tyro
@@ -167,15 +167,20 @@ def require_at_least(flags: object, least: Mapping[str, int]) -> None:
             raise ValueError(expected(flag, f"{minimum} or more", value))
 
 
-def _require_64_bits(flags: object) -> None:
+def _require_64_bits(flags: object, prefix: str = "--") -> None:
     """Refuses an integer that torch and numpy cannot hold."""
-    for field in dataclasses.fields(flags) if dataclasses.is_dataclass(flags) else ():
-        value = getattr(flags, field.name)
+    if not dataclasses.is_dataclass(flags):
+        return
+    hints = get_type_hints(type(flags), include_extras=True)
+    for field in dataclasses.fields(flags):
+        value, flag = getattr(flags, field.name), f"{prefix}{field.name.replace('_', '-')}"
         for each in value if isinstance(value, tuple) else (value,):
             if isinstance(each, int) and abs(each) >= 1 << 63:
-                flag = f"--{field.name.replace('_', '-')}"
                 raise ValueError(expected(flag, "a number of 64 bits", each))
-            _require_64_bits(each)
+            # With tyro.conf.arg(name="") the flags of a field have no prefix.
+            named = getattr(hints[field.name], "__metadata__", ())
+            bare = any(getattr(x, "name", None) == "" for x in named)
+            _require_64_bits(each, prefix if bare else f"{flag}.")
 
 
 def require_one_process() -> None:
