@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
@@ -10,7 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from linattn_models import AutoregressiveTransformer, DecodingState, Head, MixtureOfLogistics
+from linattn_models import (
+    AutoregressiveTransformer,
+    DecodingState,
+    Head,
+    MixtureOfLogistics,
+    load,
+    save,
+)
 from tests.models.tiny import (
     ATTENTIONS,
     HEADS,
@@ -47,6 +57,29 @@ def test_parameters_for_a_token_do_not_see_it(attention: str, head: Head) -> Non
     assert before.shape == (2, 8, head.num_parameters)
     assert torch.equal(before[:, :5], after[:, :5])
     assert ((before[:, 5:] - after[:, 5:]).abs().amax(-1) > 1e-9).all()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_tied_output_has_the_matrix_of_the_embedding(tmp_path: Path, bias: bool) -> None:
+    config = tiny_config(tie_embeddings=True, bias=bias, num_heads=8)
+    model = AutoregressiveTransformer(config, 50, MAX_LENGTH)
+    names = [name for name, _ in model.named_parameters() if name.startswith("output")]
+    assert names == ["output.bias"] * bias
+    tokens = random_tokens(model, 4, MAX_LENGTH)
+    assert model.loss(tokens).item() == pytest.approx(math.log(50), abs=0.1)
+    save(model, tmp_path)
+    for other in (deepcopy(model), load(tmp_path)):
+        assert isinstance(other, AutoregressiveTransformer)
+        assert other.output.weight is other.embeddings[0].weight
+        assert other.output.weight is not model.output.weight
+    hidden = model.transformer(model._enter(tokens[:, :-1]))
+    torch.testing.assert_close(model(tokens), hidden @ cast(Tensor, model.embeddings[0].weight).T)
+
+
+def test_only_a_categorical_head_is_tied() -> None:
+    with pytest.raises(ValueError, match="tie_embeddings"):
+        tiny_model(head=MixtureOfLogistics(2), tie_embeddings=True)
+    assert tiny_model(head=MixtureOfLogistics(2), bias=False).output.bias is not None
 
 
 @heads

@@ -29,6 +29,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "fixed decay": {"decay": "fixed"},
     "learned decay": {"decay": "learned"},
     "a map of all features": {"feature_map": "hedgehog"},
+    "gated": {"norm": "rms", "ffn": "swiglu", "bias": False},
     "softmax": {"attention": "softmax"},
     "grouped softmax": {"attention": "softmax", "num_heads": 4, "num_kv_heads": 2},
 }

@@ -15,7 +15,7 @@ class Loss(nn.Module):
 
     def __init__(self, attention: str) -> None:
         super().__init__()
-        self.model = tiny_model(attention)
+        self.model = tiny_model(attention, tie_embeddings=True)
 
     def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         return self.model.loss(tokens, lengths)

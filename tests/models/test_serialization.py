@@ -45,6 +45,7 @@ MODELS: dict[str, Callable[[], Model]] = {
     "no positions, fixed decay": lambda: tiny_model(
         positions="none", num_kv_heads=1, decay="fixed"
     ),
+    "tied": lambda: tiny_model(norm="rms", ffn="swiglu", bias=False, tie_embeddings=True),
     "learned decay": lambda: tiny_model(decay="learned"),
     "softmax, grouped heads": lambda: tiny_model("softmax", num_kv_heads=1),
     **{

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from linattn_models import Transformer
+from linattn_models.block import Block
 from tests.models.tiny import ATTENTIONS, tiny_config, tiny_transformer
 
 LAYOUTS: list[dict[str, Any]] = [
     {"norm_first": True, "ffn": "gelu"},
     {"norm_first": False, "ffn": "relu"},
+    {"norm": "rms", "ffn": "swiglu", "bias": False},
 ]
 
 
@@ -29,6 +32,25 @@ def test_outputs_before_a_changed_input_are_identical(
     before, after = model(x), model(changed)
     assert torch.equal(before[:, :5], after[:, :5])
     assert ((before[:, 5:] - after[:, 5:]).abs().amax(-1) > 1e-9).all()
+
+
+def test_a_gated_block_with_rms_norms_is_the_formula() -> None:
+    model = tiny_transformer(norm="rms", ffn="swiglu", bias=False, num_layers=1)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)
+    weights = {name.removesuffix(".weight"): x for name, x in model.named_parameters()}
+    block = cast(Block, model.blocks[0])
+    x = torch.randn(2, 5, 8, dtype=torch.float64)
+
+    def rms(x: Tensor, name: str) -> Tensor:
+        return x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * weights[name]
+
+    y = x + block.mixer(rms(x, "blocks.0.norm1"))
+    inner = rms(y, "blocks.0.norm2")
+    gate, expand = (inner @ weights[f"blocks.0.{name}"].T for name in ("gate", "expand"))
+    y = y + (gate * gate.sigmoid() * expand) @ weights["blocks.0.contract"].T
+    torch.testing.assert_close(model(x), rms(y, "norm"))
+    assert not any("bias" in name for name, _ in model.named_parameters())
 
 
 def test_without_causality_every_output_sees_every_input(attention: str) -> None:

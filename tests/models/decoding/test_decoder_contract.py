@@ -72,6 +72,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "groups": {"num_kv_heads": 2, "num_heads": 6},
     "fixed decay": {"decay": "fixed"},
     "learned decay": {"decay": "learned", "num_kv_heads": 1},
+    "RMSNorm, no biases": {"norm": "rms", "bias": False},
+    "tied embeddings": {"tie_embeddings": True},
 }
 options = pytest.mark.parametrize("fields", OPTIONS.values(), ids=OPTIONS)
 

@@ -65,7 +65,7 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
         if config.cross_attention:
             advice = "build a Seq2SeqTransformer, which is given a source"
             raise ValueError(expected("cross_attention", False, True, advice))
-        self.add_tokens(config.embed_dim, head, max_length, positions)
+        self.add_tokens(config, head, max_length, positions)
         self.transformer = Transformer(config)
         self.add_output()
 

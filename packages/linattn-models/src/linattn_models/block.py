@@ -25,7 +25,13 @@ from linattn_models.initialization import bound_residual_stream, spread_queries_
 from linattn_models.packing import Packing, last_of
 from linattn_models.state import Cursor, LayerState
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu}
+# The activation of each `ffn` of the configuration.
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "relu": F.relu,
+    "swiglu": F.silu,
+}
+RMS_EPS = 1e-6
 
 
 class Block(nn.Module):
@@ -33,6 +39,9 @@ class Block(nn.Module):
 
     With norm_first,    x = x + attention(norm1(x));     x = x + ffn(norm2(x));
     without,            x = norm1(x + attention(x));     x = norm2(x + ffn(x)).
+
+    The feed-forward network is contract(activation(expand(x))), or with a gate
+    contract(activation(gate(x)) * expand(x)).
 
     Cross-attention, if configured, comes between the two, with a norm and a residual connection of
     its own. It reads `memory`, sums that its method `sums` has computed.
@@ -48,18 +57,22 @@ class Block(nn.Module):
             is_causal=config.is_causal,
             num_kv_heads=config.num_kv_heads,
             causal_block=config.causal_block,
+            bias=config.bias,
         )
-        self.norm1 = nn.LayerNorm(config.embed_dim)
-        self.norm2 = nn.LayerNorm(config.embed_dim)
-        self.expand = nn.Linear(config.embed_dim, config.ffn_dim)
-        self.contract = nn.Linear(config.ffn_dim, config.embed_dim)
+        self.norm1 = build_norm(config)
+        self.norm2 = build_norm(config)
+        self.expand = nn.Linear(config.embed_dim, config.ffn_dim, bias=config.bias)
+        self.gate: nn.Linear | None = None
+        if config.ffn == "swiglu":
+            self.gate = nn.Linear(config.embed_dim, config.ffn_dim, bias=config.bias)
+        self.contract = nn.Linear(config.ffn_dim, config.embed_dim, bias=config.bias)
         self.activation = ACTIVATIONS[config.ffn]
         self.norm_first = config.norm_first
         self.dropout = config.dropout
         self.cross: LinearAttention | None = None
         if config.cross_attention:
             self.cross = _cross_attention(config)
-            self.norm_cross = nn.LayerNorm(config.embed_dim)
+            self.norm_cross = build_norm(config)
         self._initialize(config)
 
     def forward(
@@ -112,6 +125,8 @@ class Block(nn.Module):
         if self.cross is not None:
             advice = "decode eagerly"
             raise CannotCompile(expected("a compiled block", "no cross-attention", "one", advice))
+        if self.gate is not None:
+            raise CannotCompile(expected("a compiled block", "no gate", "one", "decode eagerly"))
         if self.activation not in ACTIVATIONS.values():
             wanted = "that of 'gelu' or 'relu'"
             raise CannotCompile(expected("the activation of a block", wanted, self.activation))
@@ -191,7 +206,16 @@ class Block(nn.Module):
         return x if self.norm_first else cast(Tensor, self.norm_cross(x))
 
     def _ffn(self, x: Tensor) -> Tensor:
-        return cast(Tensor, self.contract(self.activation(self.expand(x))))
+        if self.gate is None:
+            return cast(Tensor, self.contract(self.activation(self.expand(x))))
+        return cast(Tensor, self.contract(self.activation(self.gate(x)) * self.expand(x)))
+
+
+def build_norm(config: TransformerConfig) -> nn.LayerNorm | nn.RMSNorm:
+    """A norm of the configured kind over E numbers."""
+    if config.norm == "rms":
+        return nn.RMSNorm(config.embed_dim, eps=RMS_EPS)
+    return nn.LayerNorm(config.embed_dim, bias=config.bias)
 
 
 def _cross_attention(config: TransformerConfig) -> LinearAttention:
@@ -202,6 +226,7 @@ def _cross_attention(config: TransformerConfig) -> LinearAttention:
         num_kv_heads=config.num_kv_heads,
         feature_map=attention.feature_map,
         feature_map_options=dict(attention.feature_map_options),
+        bias=config.bias,
         eps=attention.eps,
     )
 

@@ -19,7 +19,8 @@ from linattn_models.validation import (
     one_of,
 )
 
-FFNS = ("gelu", "relu")
+FFNS = ("gelu", "relu", "swiglu")
+NORMS = ("layer", "rms")
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,14 @@ class TransformerConfig:
             "linear", "softmax", "lsh-4". The attribute is always the dataclass;
             `str(config.attention)` is the short form.
         is_causal: whether position i sees only positions up to i; only such a model can step.
-        ffn: the function between the two layers of the feed-forward network, "gelu" or "relu".
+        ffn: the feed-forward network: "gelu" or "relu", contract(f(expand(x))), or "swiglu",
+            contract(silu(gate(x)) * expand(x)).
+        norm: "layer" (LayerNorm, eps 1e-5) or "rms" (RMSNorm, eps 1e-6).
         norm_first: whether the inputs of attention and feed-forward network are normalized, or the
             residual sums (False: the paper's layout); both end with one more norm.
+        bias: whether the linear layers and norms have biases.
+        tie_embeddings: whether the output layer of a model of tokens has the matrix of its
+            embedding; with a `Categorical` head. Other models have none to tie.
         dropout: probability with which `forward` drops outputs of sub-layers, in training mode.
         num_kv_heads: H_kv, heads of keys and values, a divisor of `num_heads`: each is read by a
             group of query heads, and states are smaller by the same factor. None for `num_heads`.
@@ -55,7 +61,10 @@ class TransformerConfig:
     attention: Attention | str = Linear()  # noqa: RUF009
     is_causal: bool = True
     ffn: str = "gelu"
+    norm: str = "layer"
     norm_first: bool = True
+    bias: bool = True
+    tie_embeddings: bool = False
     dropout: float = 0.0
     num_kv_heads: int | None = None
     causal_block: int = 1
@@ -66,7 +75,9 @@ class TransformerConfig:
         object.__setattr__(self, "attention", attention_config(self.attention))
         boolean("is_causal", self.is_causal)
         one_of("ffn", self.ffn, FFNS)
-        boolean("norm_first", self.norm_first)
+        one_of("norm", self.norm, NORMS)
+        for name in ("norm_first", "bias", "tie_embeddings"):
+            boolean(name, getattr(self, name))
         in_range("dropout", self.dropout, 0.0, 1.0)
         if self.num_kv_heads is not None:
             kv_heads = resolve_kv_heads(self.num_heads, self.num_kv_heads)

@@ -10,6 +10,7 @@ from torch.nn.modules import module as torch_module
 
 from linattn_core.decoder_spec import Affine, CannotCompile, Norm
 from linattn_core.errors import expected
+from linattn_models.tied import TiedLinear
 
 
 def require(module: nn.Module, kind: type[nn.Module]) -> None:
@@ -51,8 +52,8 @@ def numbers(tensor: Tensor | None, what: str) -> Tensor:
 
 
 def affine(layer: nn.Module) -> Affine:
-    """An `nn.Linear` as weight (inputs, outputs), a transposed view, and bias or None."""
-    require(layer, nn.Linear)
+    """A linear layer as weight (inputs, outputs), a transposed view, and bias or None."""
+    require(layer, TiedLinear if isinstance(layer, TiedLinear) else nn.Linear)
     linear = cast(nn.Linear, layer)
     weight = numbers(linear.weight, "a layer's weight")
     bias = None if linear.bias is None else numbers(linear.bias, "a layer's bias")

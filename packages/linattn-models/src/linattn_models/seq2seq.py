@@ -63,7 +63,7 @@ class Seq2SeqTransformer(TokenTransformer):
             raise ValueError(expected("causal_block", 1, decoder.causal_block, advice))
         self.source_tokens = Categorical(source_vocabulary)
         self.source_embedding = embedding_of(self.source_tokens.levels, encoder.embed_dim)
-        self.add_tokens(decoder.embed_dim, head, max_length, positions)
+        self.add_tokens(decoder, head, max_length, positions)
         self.source_positions = Positions(positions, self.max_length, encoder.embed_dim, std=STD)
         self.encoder = Transformer(encoder)
         self.transformer = Transformer(decoder)

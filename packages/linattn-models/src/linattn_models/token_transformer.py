@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from linattn_core.decoder_spec import DecoderDescription
+from linattn_core.errors import expected
 from linattn_models.config import TransformerConfig
 from linattn_models.decoding import (
     CompiledDecoder,
@@ -28,6 +29,7 @@ from linattn_models.state import (
     check_positions,
     known_parameters,
 )
+from linattn_models.tied import TiedLinear
 from linattn_models.transformer import Transformer
 from linattn_models.validation import at_least, lengths_within
 
@@ -46,12 +48,16 @@ class TokenTransformer(GenerationMixin, nn.Module):
     transformer: Transformer
 
     def add_tokens(
-        self, embed_dim: int, head: Head | int, max_length: int | None, positions: str
+        self, config: TransformerConfig, head: Head | int, max_length: int | None, positions: str
     ) -> None:
         """Makes the embeddings, the start vector and the positions."""
         if max_length is not None:
             max_length = at_least("max_length", max_length, 1)
+        embed_dim = config.embed_dim
         self.head: Head = cast(Head, head) if hasattr(head, "kind") else Categorical(head)
+        if config.tie_embeddings and not isinstance(self.head, Categorical):
+            wanted = "False with a head that is not Categorical"
+            raise ValueError(expected("tie_embeddings", wanted, f"True with {self.head}"))
         self.max_length: Any = max_length  # int or None; Any spares callers a cast
         self.position_kind = positions
         self.start = nn.Parameter(torch.randn(embed_dim) * STD)
@@ -62,9 +68,16 @@ class TokenTransformer(GenerationMixin, nn.Module):
 
     def add_output(self) -> None:
         """Makes the linear layer that gives the head its parameters."""
-        self.output = nn.Linear(self.start.shape[0], self.head.num_parameters)
-        with torch.no_grad():
-            self.output.bias.copy_(self.head.initial_bias())
+        # Other heads start from a bias that is not zero.
+        bias = self.config.bias or not isinstance(self.head, Categorical)
+        self.output: nn.Linear | TiedLinear
+        if self.config.tie_embeddings:
+            self.output = TiedLinear(cast(nn.Embedding, self.embeddings[0]), bias)
+        else:
+            self.output = nn.Linear(self.config.embed_dim, self.head.num_parameters, bias=bias)
+        if self.output.bias is not None:
+            with torch.no_grad():
+                self.output.bias.copy_(self.head.initial_bias())
 
     @property
     def config(self) -> TransformerConfig:

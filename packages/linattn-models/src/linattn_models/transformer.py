@@ -15,7 +15,7 @@ from linattn_core.decoder_spec import CannotCompile, DecoderDescription
 from linattn_core.errors import expected
 from linattn_models import description
 from linattn_models.attention import Linear
-from linattn_models.block import Block
+from linattn_models.block import Block, build_norm
 from linattn_models.config import TransformerConfig
 from linattn_models.packing import Packing
 from linattn_models.sharded import needs_whole
@@ -41,7 +41,7 @@ Memory = tuple[LinearAttentionState, ...]
 
 
 class Transformer(nn.Module):
-    """A stack of blocks and a last LayerNorm, from vectors to vectors.
+    """A stack of blocks and a last norm, from vectors to vectors.
 
     `prefill` and `step` agree with `forward` to rounding. They are for decoding: without dropout.
 
@@ -53,7 +53,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
-        self.norm = nn.LayerNorm(config.embed_dim)
+        self.norm = build_norm(config)
 
     def forward(
         self,

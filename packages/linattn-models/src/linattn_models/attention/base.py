@@ -26,6 +26,7 @@ class Mixer(Projections):
         is_causal: whether position i sees only positions up to i.
         num_kv_heads: H_kv, a divisor of H; None for H.
         causal_block: a position sees its whole block of this size, and all positions before it.
+        bias: whether the projections have biases.
 
     Attributes:
         spread: standard deviation of the initial queries and keys, for normalized inputs.
@@ -43,10 +44,11 @@ class Mixer(Projections):
         is_causal: bool,
         num_kv_heads: int | None = None,
         causal_block: int = 1,
+        bias: bool = True,
     ) -> None:
         kv_heads = resolve_kv_heads(num_heads, num_kv_heads)
         heads = [num_heads, *[kv_heads] * (self.projections - 1)]
-        super().__init__(num_heads * head_dim, heads, head_dim)
+        super().__init__(num_heads * head_dim, heads, head_dim, bias)
         self.is_causal = is_causal
         self.causal_block = causal_block
         self._cannot_step: str = attention.cannot_step

@@ -76,10 +76,10 @@ class LinattnConfig(PreTrainedConfig):  # type: ignore[misc]
         """An `AutoregressiveTransformer` with newly drawn weights.
 
         Raises:
-            ValueError: settings that the model cannot have, such as tied embeddings.
+            ValueError: settings that the model cannot have.
         """
         if self.tie_word_embeddings:
-            advice = "the output layer of a model of ours has weights of its own"
+            advice = "set tie_embeddings of the transformer"
             raise ValueError(expected("tie_word_embeddings", False, True, advice))
         return AutoregressiveTransformer(
             TransformerConfig.from_dict(self.transformer), self.vocab_size,
