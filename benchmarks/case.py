@@ -65,7 +65,6 @@ class Case:
         unit: what times are per, such as "call" or "step".
         series, at: cases that differ only in a size belong to one series, drawn as one table
             whose rows are the sizes `at`, beside the last method of each.
-        summarized: one table summarizes several such series, in place of a table for each.
         seconds: time for all rounds; the least number of rounds is made in any case.
         rounds: least and largest number of rounds.
         sample_seconds: time that the calls of a short method may take in a round.
@@ -80,7 +79,6 @@ class Case:
     unit: str = "call"
     series: str | None = None
     at: int | None = None
-    summarized: bool = False
     seconds: float = 20.0
     rounds: tuple[int, int] = (3, 200)
     sample_seconds: float = 0.01

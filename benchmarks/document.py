@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.results import CaseResult, MethodResult, Spread
-from benchmarks.series import describe_series
+from benchmarks.series import describe_crossover, describe_series
 from linattn_lab.machine import Device
 from linattn_lab.runs import make_folders
 from linattn_lab.store import Record, add_record, read_records, record_file
@@ -60,13 +60,14 @@ def to_markdown(
     numbers = {name: str(n) for n, each in enumerate(records, 1) for name in each.results}
     known = {name: result for each in records for name, result in each.results.items()}
     results = {name: known[name] for name in order if name in known}
+    describe = describe_crossover if theme == "crossover" else describe_series
     runs = (f"- **run {n}**: {_describe(each)}" for n, each in enumerate(records, 1))
     parts = [
         f"# Measured: {theme}, {device}",
         *([QUICK] if any("--quick" in each.command for each in records) else []),
         "Each case shows the latest run that measured it:",
         "\n".join(runs),
-        *describe_series(results),
+        *describe(results),
         *_ratios(results, numbers),
         *_methods(results, numbers),
         CLOSING.format(gemm=GEMM[device]),

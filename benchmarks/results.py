@@ -81,7 +81,6 @@ class CaseResult(BaseModel, frozen=True):
     unit: str = "call"
     series: str | None = None
     at: int | None = None
-    summarized: bool = False
     methods: tuple[MethodResult, ...]
     ratios: tuple[Ratio, ...] = ()
 

@@ -51,7 +51,7 @@ def run_case(case: Case, settings: Settings, limits: Limits) -> CaseResult:
     pairs = case.ratios if case.series is None else [(last, name) for name in makes]
     return CaseResult(
         shows=case.shows, unit=case.unit, series=case.series, at=case.at,
-        summarized=case.summarized, methods=tuple(rows[name] for name in makes),
+        methods=tuple(rows[name] for name in makes),
         ratios=tuple(_ratios(pairs, samples)),
     )  # fmt: skip
 

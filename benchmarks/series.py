@@ -24,16 +24,20 @@ def describe_series(results: Mapping[str, CaseResult]) -> list[str]:
     parts: list[str] = []
     for name, members in by_series(results).items():
         parts += [f"## By length: {literal(name)}", _by_length(members)]
-    if summarized := by_series(results, summarized=True):
-        parts += ["## Crossover", CROSSOVER, _crossover(summarized)]
     return parts
 
 
-def by_series(results: Mapping[str, CaseResult], *, summarized: bool = False) -> Series:
-    """Returns the cases by series: of those that have a table each, or that one summarizes."""
+def describe_crossover(results: Mapping[str, CaseResult]) -> list[str]:
+    """Returns a table with a row for each series, in place of a table for each."""
+    series = by_series(results)
+    return ["## Crossover", CROSSOVER, _crossover(series)] if series else []
+
+
+def by_series(results: Mapping[str, CaseResult]) -> Series:
+    """Returns the cases by series."""
     members: Series = {}
     for result in results.values():
-        if result.series is not None and result.at is not None and result.summarized == summarized:
+        if result.series is not None and result.at is not None:
             members.setdefault(result.series, []).append(result)
     return members
 

@@ -67,12 +67,12 @@ def on_gpu(problem: Problem) -> Case:
 
 
 def crossover(problem: Problem) -> Case:
-    """Every method at one length, of a series that is summarized."""
+    """Every method at one length; one table shows the crossover of all series."""
     return attention_case(
         f"crossover/d{problem.width}-h{problem.heads}/{problem.length}",
         f"Causal attention, {problem.passes}, {problem}.",
         {name: (name, problem) for name in METHODS},
-        series=f"D=M={problem.width}, H={problem.heads}", at=problem.length, summarized=True,
+        series=f"D=M={problem.width}, H={problem.heads}", at=problem.length,
         seconds=1.0, rounds=(1, 3), sample_seconds=SAMPLE_SECONDS,
     )  # fmt: skip
 

@@ -13,7 +13,7 @@ from benchmarks.cases import CASES
 from benchmarks.document import Results, to_markdown, write_results
 from benchmarks.results import CaseResult
 from benchmarks.runner import run_case
-from benchmarks.series import crossing, describe_series, interpolate
+from benchmarks.series import crossing, describe_crossover, describe_series, interpolate
 from linattn_lab.machine import Device, Machine
 from linattn_lab.store import read_records, record_file
 from tests.benchmarks.helpers import LIMITS, fixed, make_case
@@ -123,7 +123,7 @@ def test_the_tracked_documents_are_what_their_records_say(theme: str, device: De
 
 
 def by_length(
-    times: Mapping[str, Mapping[int, float]], peak: float | None = None, *, summarized: bool = False
+    times: Mapping[str, Mapping[int, float]], peak: float | None = None
 ) -> dict[str, CaseResult]:
     """A series; two units a call."""
     return {
@@ -132,7 +132,7 @@ def by_length(
                 name: fixed(2 * curve[at], units=2, peak=None if peak is None else lambda: peak)
                 for name, curve in times.items()
             },
-            series="causal", at=at, summarized=summarized,
+            series="causal", at=at,
         ))
         for at in next(iter(times.values()))
     }  # fmt: skip
@@ -145,15 +145,15 @@ def test_a_series_is_one_table_with_each_method_beside_the_last() -> None:
     assert rows(table, "512") == [
         ["512", "1.00 ms, 2.00 MB", "250 ms, 2.00 MB", "250.00", "-"],
     ]  # fmt: skip
-    assert describe_series({}) == []
+    assert describe_series({}) == describe_crossover({}) == []
 
 
-def test_one_table_holds_all_summarized_series_and_rivals() -> None:
+def test_one_table_holds_the_crossover_of_all_series_and_rivals() -> None:
     times = {
         "linear (cpu)": {64: 1.0, 128: 1.0}, "linear (torch)": {64: 2.0, 128: 2.0},
         "lsh": {64: 5.0, 128: 5.0}, "softmax": {64: 0.5, 128: 2.0},
     }  # fmt: skip
-    table = describe_series(by_length(times, summarized=True))[-1]
+    table = describe_crossover(by_length(times))[-1]
     assert rows(table, "heads") == [["heads", "lsh", "softmax"]]
     assert rows(table, "causal") == [["causal", "below 64", "~91"]]
 
