@@ -18,6 +18,7 @@ from linattn_models import (
     DecodingState,
     Head,
     MixtureOfLogistics,
+    TransformerConfig,
     load,
     save,
 )
@@ -74,6 +75,14 @@ def test_a_tied_output_has_the_matrix_of_the_embedding(tmp_path: Path, bias: boo
         assert other.output.weight is not model.output.weight
     hidden = model.transformer(model._enter(tokens[:, :-1]))
     torch.testing.assert_close(model(tokens), hidden @ cast(Tensor, model.embeddings[0].weight).T)
+
+
+def test_rotary_is_said_by_the_layers_or_by_the_model() -> None:
+    by_layers = AutoregressiveTransformer(TransformerConfig.language(2, 2, 4), 7)
+    by_model = AutoregressiveTransformer(tiny_config(), 7, positions="rotary")
+    for model in (by_layers, by_model):
+        assert model.config.rotary and model.position_kind == "rotary" and model.longest is None
+        assert model.positions.table is None
 
 
 def test_only_a_categorical_head_is_tied() -> None:

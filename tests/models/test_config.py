@@ -104,6 +104,8 @@ def test_options_compare_whatever_their_order_and_container() -> None:
         ({"norm": "batch"}, "norm"),
         ({"norm_first": "pre"}, "norm_first"),
         ({"bias": 1}, "bias"),
+        ({"rotary": True, "head_dim": 3}, "rotary"),
+        ({"rotary": True, "attention": "lsh-4"}, "rotary"),
         ({"tie_embeddings": None}, "tie_embeddings"),
         ({"dropout": 1.0}, "dropout"),
         ({"dropout": float("nan")}, "dropout"),

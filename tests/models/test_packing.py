@@ -30,6 +30,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "learned decay": {"decay": "learned"},
     "a map of all features": {"feature_map": "hedgehog"},
     "gated": {"norm": "rms", "ffn": "swiglu", "bias": False},
+    "rotary": {"rotary": True, "num_heads": 4, "num_kv_heads": 2},
+    "rotary softmax": {"attention": "softmax", "rotary": True},
     "softmax": {"attention": "softmax"},
     "grouped softmax": {"attention": "softmax", "num_heads": 4, "num_kv_heads": 2},
 }

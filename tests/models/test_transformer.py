@@ -17,7 +17,7 @@ from tests.models.tiny import ATTENTIONS, tiny_config, tiny_transformer
 LAYOUTS: list[dict[str, Any]] = [
     {"norm_first": True, "ffn": "gelu"},
     {"norm_first": False, "ffn": "relu"},
-    {"norm": "rms", "ffn": "swiglu", "bias": False},
+    {"norm": "rms", "ffn": "swiglu", "bias": False, "rotary": True},
 ]
 
 

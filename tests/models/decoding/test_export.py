@@ -23,7 +23,7 @@ class Step(nn.Module):
         return self.model.step(token, state)
 
 
-@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "none"])
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary", "none"])
 @pytest.mark.parametrize("lengths", [None, [3, 1]], ids=["even", "ragged"])
 @torch.no_grad()
 def test_an_exported_step_makes_the_models_steps(

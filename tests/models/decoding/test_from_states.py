@@ -166,7 +166,7 @@ def endless(positions: str, **fields: Any) -> AutoregressiveTransformer:
     return model
 
 
-@pytest.mark.parametrize("positions", ["sinusoidal", "none"])
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "none"])
 @pytest.mark.parametrize("length", [2000, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_greedy_tokens_are_the_parallel_forms_however_far(positions: str, length: int) -> None:
     model = endless(positions)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 import torch
 from hypothesis import given
@@ -9,6 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from linattn_models import DecodingState, Transformer
+from linattn_models.block import Block
+from linattn_models.state import Cursor
 from tests.models.tiny import ATTENTIONS, tiny_config, tiny_transformer
 
 ROOM = 8
@@ -217,6 +221,15 @@ def test_linear_attention_steps_on_without_bound() -> None:
     with torch.no_grad():
         y, state = steps_from(model, model.initial_state(1), vectors(1, 50))
     assert state.position == 50 and y.isfinite().all()
+
+
+def test_rotary_scores_depend_on_differences_of_positions() -> None:
+    model = tiny_transformer("softmax", rotary=True)
+    x = vectors(1, 4)
+    first, far = (model.rotation(x, Cursor(start, start)) for start in (0, 2**30))
+    near_by, far_away = (cast(Block, model.blocks[0])(x, rotation=r) for r in (first, far))
+    torch.testing.assert_close(far_away, near_by, rtol=0, atol=1e-5)
+    assert not torch.allclose(near_by, cast(Block, model.blocks[0])(x))
 
 
 def test_softmax_needs_to_know_the_room() -> None:

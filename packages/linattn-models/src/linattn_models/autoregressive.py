@@ -42,7 +42,8 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
         max_length: tokens of a sequence. With learned positions it is required, and no sequence
             may be longer. With others it is only the default length of `generate` and the default
             size of a softmax cache; None for no default.
-        positions: "learned", "sinusoidal" or "none".
+        positions: "learned", "sinusoidal", "rotary" (which sets `rotary` of the layers) or "none";
+            by default "rotary" where the layers are, else "learned".
 
     Raises:
         ValueError: a configuration that is not causal, or has blocks or cross-attention; a length
@@ -54,7 +55,7 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
         config: TransformerConfig,
         head: Head | int,
         max_length: int | None = None,
-        positions: str = "learned",
+        positions: str | None = None,
     ) -> None:
         super().__init__()
         advice = "its outputs would see the tokens that they predict"
@@ -65,6 +66,7 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
         if config.cross_attention:
             advice = "build a Seq2SeqTransformer, which is given a source"
             raise ValueError(expected("cross_attention", False, True, advice))
+        config, positions = config.with_positions(positions)
         self.add_tokens(config, head, max_length, positions)
         self.transformer = Transformer(config)
         self.add_output()

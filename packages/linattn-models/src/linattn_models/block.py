@@ -20,6 +20,7 @@ from linattn_models.attention import (
     Mixer,
     build_mixer,
 )
+from linattn_models.attention.rotary import Rotation
 from linattn_models.config import TransformerConfig
 from linattn_models.initialization import bound_residual_stream, spread_queries_and_keys
 from linattn_models.packing import Packing, last_of
@@ -69,6 +70,7 @@ class Block(nn.Module):
         self.activation = ACTIVATIONS[config.ffn]
         self.norm_first = config.norm_first
         self.dropout = config.dropout
+        self.rotary = config.rotary
         self.cross: LinearAttention | None = None
         if config.cross_attention:
             self.cross = _cross_attention(config)
@@ -81,9 +83,10 @@ class Block(nn.Module):
         key_lengths: Tensor | None = None,
         memory: LinearAttentionState | None = None,
         attn_mask: Tensor | None = None,
+        rotation: Rotation | None = None,
     ) -> Tensor:
         """(B, N, E) -> (B, N, E); the only method with dropout, in training mode."""
-        attended = self.mixer(self._attention_input(x), key_lengths, attn_mask)
+        attended = self.mixer(self._attention_input(x), key_lengths, attn_mask, rotation)
         return self._output(x, attended, memory, self.dropout if self.training else 0.0)
 
     def prefill(
@@ -95,6 +98,7 @@ class Block(nn.Module):
         cursor: Cursor,
         memory: LinearAttentionState | None = None,
         last_only: bool = False,
+        rotation: Rotation | None = None,
     ) -> tuple[Tensor, LayerState]:
         """As `forward` without dropout, from a state or None; also the state after each row.
 
@@ -103,7 +107,9 @@ class Block(nn.Module):
             last_only: return only the output at each row's last position, (B, E).
         """
         inputs = self._attention_input(x)
-        attended, state = self.mixer.prefill(inputs, packing, max_length, state, cursor, last_only)
+        attended, state = self.mixer.prefill(
+            inputs, packing, max_length, state, cursor, last_only, rotation
+        )
         if last_only:
             return self._output(last_of(x, packing), attended, memory), state
         return self._output(x, attended, memory, packing=packing), state
@@ -114,9 +120,10 @@ class Block(nn.Module):
         state: LayerState,
         cursor: Cursor,
         memory: LinearAttentionState | None = None,
+        rotation: Rotation | None = None,
     ) -> tuple[Tensor, LayerState]:
         """(B, E) -> (B, E), and the next state."""
-        attended, state = self.mixer.step(self._attention_input(x), state, cursor)
+        attended, state = self.mixer.step(self._attention_input(x), state, cursor, rotation)
         return self._output(x, attended, memory), state
 
     def describe(self) -> DecoderLayer:
@@ -127,6 +134,9 @@ class Block(nn.Module):
             raise CannotCompile(expected("a compiled block", "no cross-attention", "one", advice))
         if self.gate is not None:
             raise CannotCompile(expected("a compiled block", "no gate", "one", "decode eagerly"))
+        if self.rotary:
+            advice = "decode eagerly"
+            raise CannotCompile(expected("a compiled block", "no rotary positions", "some", advice))
         if self.activation not in ACTIVATIONS.values():
             wanted = "that of 'gelu' or 'relu'"
             raise CannotCompile(expected("the activation of a block", wanted, self.activation))

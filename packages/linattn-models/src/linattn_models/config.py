@@ -11,6 +11,7 @@ from linattn_core.errors import expected
 from linattn_models.attention.config import Attention, Linear, Lsh, attention_config
 from linattn_models.attention.projections import resolve_kv_heads
 from linattn_models.validation import (
+    at_least,
     boolean,
     fields_at_least,
     from_fields,
@@ -44,6 +45,9 @@ class TransformerConfig:
         bias: whether the linear layers and norms have biases.
         tie_embeddings: whether the output layer of a model of tokens has the matrix of its
             embedding; with a `Categorical` head. Other models have none to tie.
+        rotary: whether queries and keys are turned by angles of their positions (RoFormer's, in
+            halves as Llama's, to the base 10,000), before the feature map; for an even head_dim,
+            and not for LSH. Cross-attention is not turned.
         dropout: probability with which `forward` drops outputs of sub-layers, in training mode.
         num_kv_heads: H_kv, heads of keys and values, a divisor of `num_heads`: each is read by a
             group of query heads, and states are smaller by the same factor. None for `num_heads`.
@@ -65,6 +69,7 @@ class TransformerConfig:
     norm_first: bool = True
     bias: bool = True
     tie_embeddings: bool = False
+    rotary: bool = False
     dropout: float = 0.0
     num_kv_heads: int | None = None
     causal_block: int = 1
@@ -76,7 +81,7 @@ class TransformerConfig:
         boolean("is_causal", self.is_causal)
         one_of("ffn", self.ffn, FFNS)
         one_of("norm", self.norm, NORMS)
-        for name in ("norm_first", "bias", "tie_embeddings"):
+        for name in ("norm_first", "bias", "tie_embeddings", "rotary"):
             boolean(name, getattr(self, name))
         in_range("dropout", self.dropout, 0.0, 1.0)
         if self.num_kv_heads is not None:
@@ -109,6 +114,10 @@ class TransformerConfig:
             got = f"is_causal={self.is_causal}, causal_block={self.causal_block}"
             advice = "without an order of positions nothing decays"
             raise ValueError(expected("decay", wanted, got, advice))
+        if self.rotary and (self.head_dim % 2 or isinstance(attention, Lsh)):
+            wanted = "an even head_dim, and linear or softmax attention"
+            got = f"head_dim {self.head_dim} and '{attention}'"
+            raise ValueError(expected("rotary", wanted, got))
         if isinstance(attention, Lsh) and (
             blocks or self.num_kv_heads not in (None, self.num_heads)
         ):
@@ -119,6 +128,34 @@ class TransformerConfig:
     def with_attention(self, attention: Attention | str) -> TransformerConfig:
         """The same layers with another attention."""
         return replace(self, attention=attention)
+
+    def with_positions(self, positions: str | None) -> tuple[TransformerConfig, str]:
+        """The layers of a model with these positions, and the kind of positions."""
+        if positions is None:
+            positions = "rotary" if self.rotary else "learned"
+        return replace(self, rotary=self.rotary or positions == "rotary"), positions
+
+    @classmethod
+    def language(
+        cls, num_layers: int, num_heads: int, head_dim: int, **changes: Any
+    ) -> TransformerConfig:
+        """The layers that we recommend for text; any field may be changed.
+
+        RMSNorm, SwiGLU (F is the multiple of 64 nearest to 8/3 E), rotary positions, tied
+        embeddings, no biases, and linear attention with a learned decay.
+        """
+        num_heads = at_least("num_heads", num_heads, 1)
+        head_dim = at_least("head_dim", head_dim, 1)
+        recipe = {
+            "ffn_dim": 64 * max(1, round(num_heads * head_dim / 24)),
+            "attention": Linear(decay="learned"),
+            "norm": "rms",
+            "ffn": "swiglu",
+            "bias": False,
+            "tie_embeddings": True,
+            "rotary": True,
+        }
+        return cls(num_layers, num_heads, head_dim, **{**recipe, **changes})
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON values; `from_dict` reads them."""

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from linattn_core.errors import expected
 from linattn_models.validation import one_of
 
-POSITIONS = ("learned", "sinusoidal", "none")
+POSITIONS = ("learned", "sinusoidal", "rotary", "none")
+# What adds no vectors: "rotary" turns queries and keys inside the blocks.
+WITHOUT_VECTORS = ("rotary", "none")
 # The fewest rows of a table that is made for a compiled decoder.
 _FEWEST_ROWS = 1024
 
@@ -19,7 +21,8 @@ class Positions(nn.Module):
     """One vector for each position.
 
     Args:
-        kind: "learned" (a table of max_length rows), "sinusoidal" (any position) or "none".
+        kind: "learned" (a table of max_length rows), "sinusoidal" (any position); "rotary" and
+            "none" add nothing.
         max_length: rows of the table. With "sinusoidal" the table is saved with the model, and
             vectors of later positions are computed when needed. None for no table.
         embed_dim: E.
@@ -32,7 +35,7 @@ class Positions(nn.Module):
         super().__init__()
         one_of("positions", kind, POSITIONS)
         if kind == "learned" and max_length is None:
-            advice = "a learned table ends; 'sinusoidal' and 'none' do not"
+            advice = "a learned table ends; 'sinusoidal', 'rotary' and 'none' do not"
             raise ValueError(expected("max_length", "a number of positions", None, advice))
         self.kind = kind
         self.embed_dim = embed_dim
@@ -58,7 +61,7 @@ class Positions(nn.Module):
             vectors: (B, N, E).
             start: the position of the first vector: an int for all rows, or (B,) int64.
         """
-        if self.kind == "none":
+        if self.kind in WITHOUT_VECTORS:
             return vectors
         end = start + vectors.shape[1]
         if isinstance(start, int) and self.table is not None and end <= len(self.table):
@@ -71,7 +74,7 @@ class Positions(nn.Module):
 
     def at(self, vectors: Tensor, position: int | Tensor) -> Tensor:
         """The vectors (..., E) plus those of `position`: an int for all, or (...) int64."""
-        if self.kind == "none":
+        if self.kind in WITHOUT_VECTORS:
             return vectors
         if isinstance(position, Tensor):
             return vectors + self._rows(position.to(vectors.device), vectors)

@@ -40,7 +40,7 @@ class Seq2SeqTransformer(TokenTransformer):
         head: the distribution of a target's token, or an int for `Categorical(head)`.
         max_length: with learned positions, which need it, the most tokens of a source and of a
             target; else the default of `generate` alone.
-        positions: of sources and targets, "learned", "sinusoidal" or "none". With "none", the
+        positions: of sources and targets, as for `AutoregressiveTransformer`. With "none", the
             encoder does not see the order of its tokens.
 
     Raises:
@@ -54,13 +54,15 @@ class Seq2SeqTransformer(TokenTransformer):
         source_vocabulary: int,
         head: Head | int,
         max_length: int | None = None,
-        positions: str = "learned",
+        positions: str | None = None,
     ) -> None:
         super().__init__()
         check_pair(encoder, decoder)
         if decoder.causal_block > 1:
             advice = "its outputs would see the tokens that they predict"
             raise ValueError(expected("causal_block", 1, decoder.causal_block, advice))
+        decoder, positions = decoder.with_positions(positions)
+        encoder, _ = encoder.with_positions(positions)
         self.source_tokens = Categorical(source_vocabulary)
         self.source_embedding = embedding_of(self.source_tokens.levels, encoder.embed_dim)
         self.add_tokens(decoder, head, max_length, positions)

@@ -24,6 +24,7 @@ from linattn_models.model_files import (
     read_model_files,
     write_model_files,
 )
+from linattn_models.positions import WITHOUT_VECTORS
 from linattn_models.seq2seq import Seq2SeqTransformer
 from linattn_models.sharded import are_sharded, gather_tensors, own_class
 from linattn_models.transformer import Transformer
@@ -202,7 +203,7 @@ def _check_sizes(path: Path, description: Mapping[str, Any], tensors: Mapping[st
     elements = sum(x.numel() for x in tensors.values())
     # The cost of building a model does not depend on these.
     free: tuple[str, ...] = ("chunk", "buckets", "causal_block")
-    if description.get("positions") == "none":
+    if description.get("positions") in WITHOUT_VECTORS:
         free += ("max_length",)
     for name, value in _integers(description):
         if name.endswith(free):

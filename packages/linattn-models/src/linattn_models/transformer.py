@@ -15,12 +15,14 @@ from linattn_core.decoder_spec import CannotCompile, DecoderDescription
 from linattn_core.errors import expected
 from linattn_models import description
 from linattn_models.attention import Linear
+from linattn_models.attention.rotary import Rotation, rotation_at
 from linattn_models.block import Block, build_norm
 from linattn_models.config import TransformerConfig
 from linattn_models.packing import Packing
 from linattn_models.sharded import needs_whole
 from linattn_models.state import (
     START,
+    Cursor,
     DecodingState,
     LayerState,
     check_fits,
@@ -83,8 +85,9 @@ class Transformer(nn.Module):
         Cost: O(N) time for linear attention, O(N^2) for softmax, O(N log N) for LSH.
         """
         key_lengths, attn_mask = self._check_keys(x, key_lengths, attn_mask)
+        rotation = self.rotation(x, attn_mask=attn_mask)
         for block, sums in zip(self.blocks, self._read(memory, x.shape[0]), strict=True):
-            x = block(x, key_lengths, sums, attn_mask)
+            x = block(x, key_lengths, sums, attn_mask, rotation)
         return cast(Tensor, self.norm(x))
 
     @needs_whole
@@ -226,12 +229,15 @@ class Transformer(nn.Module):
         after = replace(before, cursor=before.cursor.after(length, lengths), parameters=None)
         check_prompts(length if state is None else after.cursor.furthest, after.max_length)
         packing = None if lengths is None else Packing.of(lengths, length)
+        rotation = self.rotation(x, before.cursor, packing)
         x = x if packing is None else packing.pack(x)
         layers: list[LayerState] = []
         read = self._read(memory, batch)
         for block, past, sums in zip(self._layers, known, read, strict=True):
             last = last_only and len(layers) == len(self.blocks) - 1
-            x, layer = block.prefill(x, packing, before.max_length, past, before.cursor, sums, last)
+            x, layer = block.prefill(
+                x, packing, before.max_length, past, before.cursor, sums, last, rotation
+            )
             layers.append(layer)
         return cast(Tensor, self.norm(x)), packing, replace(after, layers=tuple(layers))
 
@@ -262,17 +268,38 @@ class Transformer(nn.Module):
         check_layers(state, len(self.blocks))
         state.check_step(x.shape[0])
         cursor = state.cursor
+        rotation = None
+        if self.config.rotary:
+            rotation = self._rotation_at(cursor.places(x.device), x)
         layers = []
         read = self._read(memory, x.shape[0])
         try:
             for block, layer, sums in zip(self._layers, state.layers, read, strict=True):
-                x, layer = block.step(x, layer, cursor, sums)
+                x, layer = block.step(x, layer, cursor, sums, rotation)
                 layers.append(layer)
         except (AttributeError, RuntimeError):
             self.check_state(state)  # only now, because it takes about as long as a step
             raise
         state = DecodingState(tuple(layers), cursor.advanced(), state.max_length)
         return cast(Tensor, self.norm(x)), state
+
+    def rotation(
+        self,
+        x: Tensor,
+        cursor: Cursor = START,
+        packing: Packing | None = None,
+        attn_mask: Tensor | None = None,
+    ) -> Rotation | None:
+        """The rotation of x (B, N, E), whose rows start at `cursor`; None without rotary."""
+        if not self.config.rotary:
+            return None
+        if attn_mask is not None:  # masked positions do not count
+            return self._rotation_at((attn_mask.cumsum(1) - 1).clamp(min=0), x)
+        places = torch.arange(x.shape[1], device=x.device)
+        places = cursor.places(x.device).unsqueeze(-1) + places  # (N,) or (B, N)
+        if packing is not None:
+            places = packing.pack(places.expand(x.shape[:2]))
+        return self._rotation_at(places, x)
 
     def check_state(self, state: DecodingState) -> None:
         """Refuses a state of other sizes, dtype or device than this model's."""
@@ -312,6 +339,10 @@ class Transformer(nn.Module):
     def _layers(self) -> Sequence[Block]:
         """The blocks, with their type."""
         return cast(Sequence[Block], self.blocks)
+
+    def _rotation_at(self, places: Tensor, x: Tensor) -> Rotation:
+        wide = torch.promote_types(x.dtype, torch.float32)
+        return rotation_at(places, self.config.head_dim, dtype=wide)
 
     def _check_keys(
         self, x: Tensor, key_lengths: Tensor | None, attn_mask: Tensor | None

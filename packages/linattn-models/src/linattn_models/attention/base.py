@@ -9,6 +9,7 @@ from torch import Tensor
 
 from linattn_core.decoder_spec import Affine, CannotCompile
 from linattn_models.attention.projections import Projections, resolve_kv_heads
+from linattn_models.attention.rotary import Rotation
 from linattn_models.packing import Packing, last_of
 from linattn_models.state import Cursor, LayerState
 
@@ -54,10 +55,14 @@ class Mixer(Projections):
         self._cannot_step: str = attention.cannot_step
 
     def forward(
-        self, x: Tensor, key_lengths: Tensor | None = None, attn_mask: Tensor | None = None
+        self,
+        x: Tensor,
+        key_lengths: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        rotation: Rotation | None = None,
     ) -> Tensor:
         """(B, N, E) -> (B, N, E), all positions at once."""
-        return self.join(self.attend(*self.project(x), key_lengths, attn_mask))
+        return self.join(self.attend(*self.project(x, rotation), key_lengths, attn_mask))
 
     def prefill(
         self,
@@ -67,6 +72,7 @@ class Mixer(Projections):
         state: LayerState | None,
         cursor: Cursor,
         last_only: bool = False,
+        rotation: Rotation | None = None,
     ) -> tuple[Tensor, LayerState]:
         """As `forward`, starting from a state or None; also the state after each row.
 
@@ -74,7 +80,7 @@ class Mixer(Projections):
             x: whole rows (B, N, E), or with a packing packed ones (1, T, E).
             last_only: return only the output at each row's last position, (B, E).
         """
-        projected = self.project(x)
+        projected = self.project(x, rotation)
         if packing is None:
             heads, state = self.attend_and_keep(*projected, None, max_length, state, cursor)
         else:
@@ -83,9 +89,11 @@ class Mixer(Projections):
             return self.join(heads), state
         return self.out(last_of(heads.transpose(1, 2), packing).flatten(1)), state
 
-    def step(self, x: Tensor, state: LayerState, cursor: Cursor) -> tuple[Tensor, LayerState]:
+    def step(
+        self, x: Tensor, state: LayerState, cursor: Cursor, rotation: Rotation | None = None
+    ) -> tuple[Tensor, LayerState]:
         """One more position: (B, E) -> (B, E), and the next state."""
-        heads, state = self.attend_next(*self.project_next(x), state, cursor)
+        heads, state = self.attend_next(*self.project_next(x, rotation), state, cursor)
         return self.out(heads.flatten(1)), state
 
     def attend(self, *args: Any, **kwargs: Any) -> Tensor:

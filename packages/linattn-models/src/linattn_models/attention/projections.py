@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linattn_core.errors import expected
+from linattn_models.attention.rotary import Rotation, rotate
 from linattn_models.description import is_plain
 from linattn_models.validation import as_int
 
@@ -51,17 +52,19 @@ class Projections(nn.Module):
         """Outputs of `qkv` that are queries or keys; those after them are values."""
         return sum(self.heads[:-1]) * self.head_dim
 
-    def project(self, x: Tensor) -> tuple[Tensor, ...]:
+    def project(self, x: Tensor, rotation: Rotation | None = None) -> tuple[Tensor, ...]:
         """The projections of x (B, N, E), (B, H or H_kv, N, D) each, as views.
+
+        A rotation turns queries and keys.
 
         The split comes before the transpose, so that backward joins the gradients by one copy.
         """
-        by_head = self._by_head(self.qkv(x))  # (B, N, H + 2 H_kv, D)
-        return tuple(part.transpose(1, 2) for part in by_head.split(self.heads, dim=2))
+        parts = self._split(x, rotation)  # (B, N, H or H_kv, D) each
+        return tuple(part.transpose(1, 2) for part in parts)
 
-    def project_next(self, x: Tensor) -> tuple[Tensor, ...]:
+    def project_next(self, x: Tensor, rotation: Rotation | None = None) -> tuple[Tensor, ...]:
         """The same for one position: (B, E) -> (B, H or H_kv, D) each."""
-        return tuple(self._by_head(self.qkv(x)).split(self.heads, dim=1))
+        return self._split(x, rotation)
 
     def project_one(self, x: Tensor, index: int) -> Tensor:
         """Only the projection `index` of x (B, N, E), 0 for queries: (B, heads, N, D)."""
@@ -76,6 +79,14 @@ class Projections(nn.Module):
         """(B, H, N, D) -> (B, N, E)."""
         joined: Tensor = self.out(heads.transpose(1, 2).flatten(2))
         return joined
+
+    def _split(self, x: Tensor, rotation: Rotation | None) -> tuple[Tensor, ...]:
+        """(..., E) -> (..., H or H_kv, D) each."""
+        by_head = self._by_head(self.qkv(x))
+        if rotation is None:
+            return tuple(by_head.split(self.heads, dim=-2))
+        compared, value = by_head.split((sum(self.heads[:-1]), self.heads[-1]), dim=-2)
+        return (*rotate(compared, rotation).split(self.heads[:-1], dim=-2), value)
 
     def _by_head(self, x: Tensor) -> Tensor:
         """(..., heads D) -> (..., heads, D)."""

@@ -17,7 +17,9 @@ class Rotation(NamedTuple):
     sine: Tensor
 
 
-def rotation_at(positions: Tensor, head_dim: int, base: float = BASE) -> Rotation:
+def rotation_at(
+    positions: Tensor, head_dim: int, base: float = BASE, dtype: torch.dtype = torch.float32
+) -> Rotation:
     """The rotation of heads at positions (...).
 
     Pair i turns by position * base^(-2 i / D). The angles are float64 where the device has it, so
@@ -27,7 +29,7 @@ def rotation_at(positions: Tensor, head_dim: int, base: float = BASE) -> Rotatio
     pairs = torch.arange(0, head_dim, 2, dtype=exact, device=positions.device)
     angles = positions.to(exact).unsqueeze(-1) * base ** (-pairs / head_dim)  # (..., D / 2)
     angles = angles.unsqueeze(-2)
-    return Rotation(angles.cos().float(), angles.sin().float())
+    return Rotation(angles.cos().to(dtype), angles.sin().to(dtype))
 
 
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:

@@ -45,8 +45,9 @@ class CTCTransformer(Recognizer):
             positions = sinusoids(frames.shape[1], self.config.transformer.embed_dim)
         # In the dtype of the weights, so that the residual stream is float32 also inside autocast.
         x = self.input(frames) + positions.to(dtype)
+        rotation = self.transformer.rotation(x)
         for index, block in enumerate(self.transformer.blocks):
             if self.convolutions:
                 x = self.convolutions[index](x, padding)
-            x = block(x, lengths)
+            x = block(x, lengths, rotation=rotation)
         return cast(Tensor, self.transformer.norm(x))

@@ -38,7 +38,7 @@ class LinattnConfig(PreTrainedConfig):  # type: ignore[misc]
         transformer: TransformerConfig | Mapping[str, Any] = _SMALL,
         vocab_size: int = 256,
         max_position_embeddings: int | None = 1024,
-        positions: str = "learned",
+        positions: str | None = None,
         use_cache: bool = True,
         **others: Any,
     ) -> None:
@@ -47,7 +47,7 @@ class LinattnConfig(PreTrainedConfig):  # type: ignore[misc]
         self.transformer = transformer.to_dict()
         self.vocab_size = vocab_size
         self.max_position_embeddings = max_position_embeddings
-        self.positions = positions
+        self.positions = transformer.with_positions(positions)[1]
         self.use_cache = use_cache
         super().__init__(**{"tie_word_embeddings": False, **others})
 

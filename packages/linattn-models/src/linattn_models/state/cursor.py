@@ -40,6 +40,12 @@ class Cursor:
         """(B,) int64, each row's position."""
         return torch.as_tensor(self.position, dtype=torch.int64, device=device).expand(batch)
 
+    def places(self, device: torch.device) -> Tensor:
+        """() or (B,) int64, each row's position."""
+        if isinstance(self.position, Tensor):
+            return self.position.to(device)
+        return torch.full((), self.position, dtype=torch.int64, device=device)
+
     def advanced(self) -> Cursor:
         """The cursor one position later."""
         return Cursor(self.position + 1, self.furthest + 1)
