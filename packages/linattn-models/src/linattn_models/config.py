@@ -108,12 +108,13 @@ class TransformerConfig:
         if self.cross_attention and not isinstance(attention, Linear):
             advice = "only linear attention leaves sums of a memory"
             raise ValueError(expected("cross_attention", "linear attention", attention, advice))
-        decays = isinstance(attention, Linear) and attention.decay is not None
-        if decays and (blocks or not self.is_causal):
-            wanted = "is_causal=True and causal_block=1"
-            got = f"is_causal={self.is_causal}, causal_block={self.causal_block}"
-            advice = "without an order of positions nothing decays"
-            raise ValueError(expected("decay", wanted, got, advice))
+        ordered = [("decay", None), ("window_size", 0)] if isinstance(attention, Linear) else []
+        for field, off in ordered:
+            if getattr(attention, field) != off and (blocks or not self.is_causal):
+                wanted = "is_causal=True and causal_block=1"
+                got = f"is_causal={self.is_causal}, causal_block={self.causal_block}"
+                advice = "it needs an order of positions"
+                raise ValueError(expected(field, wanted, got, advice))
         if self.rotary and (self.head_dim % 2 or isinstance(attention, Lsh)):
             wanted = "an even head_dim, and linear or softmax attention"
             got = f"head_dim {self.head_dim} and '{attention}'"

@@ -10,6 +10,7 @@ from linattn_models.attention.layer import LinearAttention
 from linattn_models.attention.linear import LinearMixer
 from linattn_models.attention.lsh import LshMixer, draw_rotations, lsh_attention
 from linattn_models.attention.softmax import SoftmaxMixer
+from linattn_models.attention.windowed import WindowedMixer
 
 _MIXERS: dict[type[Attention], type[Mixer]] = {
     Linear: LinearMixer,
@@ -20,7 +21,9 @@ _MIXERS: dict[type[Attention], type[Mixer]] = {
 
 def build_mixer(attention: Attention, num_heads: int, head_dim: int, **settings: Any) -> Mixer:
     """The attention layer of a configuration; the settings are those of `Mixer`."""
-    return _MIXERS[type(attention)](attention, num_heads, head_dim, **settings)
+    windowed = isinstance(attention, Linear) and attention.window_size
+    kind = WindowedMixer if windowed else _MIXERS[type(attention)]
+    return kind(attention, num_heads, head_dim, **settings)
 
 
 __all__ = [
@@ -33,6 +36,7 @@ __all__ = [
     "Mixer",
     "Softmax",
     "SoftmaxMixer",
+    "WindowedMixer",
     "attention_config",
     "build_mixer",
     "draw_rotations",

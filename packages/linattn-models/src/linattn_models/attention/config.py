@@ -48,6 +48,16 @@ class Linear(_Kind):
             {"num_features": 64}; stored as sorted pairs.
         decay: None for no decay; "fixed": each head has its own constant factor, as in RetNet;
             "learned": the same factors at first, then trained. Causal attention only.
+        window_size: w; 0 for no window. With one, each position reads the last w keys, its own
+            included, by softmax, and those before them by linear attention:
+
+                O_i = (sum_W exp(Q_i^T K_j) V_j + g sum_L phi(Q_i)^T phi(K_j) V_j)
+                      / (sum_W exp(Q_i^T K_j) + g sum_L phi(Q_i)^T phi(K_j))
+
+            for queries and keys divided by D^(1/4), and g a trained number of each head over the
+            number of features. A state has the last w keys and values beside S and z, and does not
+            grow. Keys that a mask leaves out take places in the window. Causal attention without
+            decay only.
     """
 
     kind = "linear"
@@ -56,12 +66,17 @@ class Linear(_Kind):
     eps: float = 1e-6
     feature_map_options: Mapping[str, Any] | Options = ()
     decay: str | None = None
+    window_size: int = 0
 
     def __post_init__(self) -> None:
         one_of("feature_map", self.feature_map, feature_map_names())
         in_range("eps", self.eps, 0.0, math.inf)
         if self.decay is not None:
             one_of("decay", self.decay, DECAYS)
+        fields_at_least(self, 0, "window_size")
+        if self.window_size and self.decay is not None:
+            wanted, advice = "0 beside a decay", "choose one of the two"
+            raise ValueError(expected("window_size", wanted, self.window_size, advice))
         object.__setattr__(self, "feature_map_options", _sorted_pairs(self.feature_map_options))
 
     def to_dict(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import torch
 
 from linattn_core.torch_private import register_namedtuple
 from linattn_models.state.batch import DecodingBatch
-from linattn_models.state.cache import KeyValueCache, LayerState, zero_states
+from linattn_models.state.cache import KeyValueCache, LayerState, WindowCache, zero_states
 from linattn_models.state.checks import (
     check_end,
     check_fits,
@@ -35,6 +35,7 @@ __all__ = [
     "DecodingState",
     "KeyValueCache",
     "LayerState",
+    "WindowCache",
     "check_end",
     "check_fits",
     "check_layers",
@@ -49,7 +50,8 @@ __all__ = [
 ]
 
 # States are pytrees, and exported programs that take one can be saved and loaded.
-register_namedtuple(KeyValueCache, "linattn_models.KeyValueCache")
+for _cache in (KeyValueCache, WindowCache):
+    register_namedtuple(_cache, f"linattn_models.{_cache.__name__}")
 for _kind in (Cursor, DecodingState):
     torch.export.register_dataclass(_kind, serialized_type_name=f"linattn_models.{_kind.__name__}")
     torch.serialization.add_safe_globals([_kind])

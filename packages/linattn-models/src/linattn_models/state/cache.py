@@ -85,7 +85,60 @@ class KeyValueCache(NamedTuple):
         return self.keys.nbytes + self.values.nbytes
 
 
-LayerState = LinearAttentionState | KeyValueCache
+class WindowCache(NamedTuple):
+    """A window of w keys and values, and the sums over all keys before them: of fixed size.
+
+    Attributes:
+        keys: (B, H_kv, w, D); that of position p is in slot p mod w, and slots that are not written
+            yet hold zeros.
+        values: (B, H_kv, w, D).
+        s: (B, H_kv, F, D), the sums over the keys that have left the window.
+        z: (B, H_kv, F).
+    """
+
+    keys: Tensor
+    values: Tensor
+    s: Tensor
+    z: Tensor
+
+    @property
+    def sums(self) -> LinearAttentionState:
+        """S and z."""
+        return LinearAttentionState(self.s, self.z)
+
+    @classmethod
+    def cat(cls, caches: Sequence[WindowCache]) -> WindowCache:
+        """One cache with the sequences of all `caches`, in order."""
+        return cls(*map(torch.cat, zip(*caches, strict=True)))
+
+    def split(self, sizes: int | Sequence[int]) -> list[WindowCache]:
+        """Splits the sequences into parts, which are views; `sizes` as for `torch.split`."""
+        return [WindowCache(*parts) for parts in zip(*(x.split(sizes) for x in self), strict=True)]
+
+    def index_select(self, indices: Tensor) -> WindowCache:
+        """The caches of the sequences `indices`, as a copy."""
+        indices = indices.to(self.keys.device)
+        return WindowCache(*(x.index_select(0, indices) for x in self))
+
+    def clone(self) -> WindowCache:
+        """A copy that shares no memory with this cache."""
+        return WindowCache(*(x.clone() for x in self))
+
+    def detach(self) -> WindowCache:
+        """The same memory, detached from autograd."""
+        return WindowCache(*(x.detach() for x in self))
+
+    def to(self, *args: Any, **kwargs: Any) -> WindowCache:
+        """The cache moved or cast as by `torch.Tensor.to`."""
+        return WindowCache(*(x.to(*args, **kwargs) for x in self))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(x.nbytes for x in self)
+
+
+LayerState = LinearAttentionState | KeyValueCache | WindowCache
 
 
 def zero_states(

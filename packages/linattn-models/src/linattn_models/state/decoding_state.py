@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from linattn_core.errors import expected
-from linattn_models.state.cache import KeyValueCache, LayerState
+from linattn_models.state.cache import KeyValueCache, LayerState, WindowCache
 from linattn_models.state.cursor import Cursor
 from linattn_models.state.files import read_state_file, write_state_file
 from linattn_models.validation import as_int, as_ints, at_least
@@ -38,8 +38,9 @@ class DecodingState:
     model that agrees in these, such as one with another pointwise feature map.
 
     Attributes:
-        layers: for each layer a `LinearAttentionState` (of fixed size) or a `KeyValueCache`; of a
-            `Seq2SeqTransformer` then the sums over its source, which no step changes.
+        layers: for each layer a `LinearAttentionState` or a `WindowCache` (of fixed size), or a
+            `KeyValueCache`; of a `Seq2SeqTransformer` then the sums over its source, which no step
+            changes.
         cursor: the positions of the next inputs.
         max_length: the most positions; None for no limit.
         parameters: (B, P), of the distribution of the next token; None for a model of vectors.
@@ -230,6 +231,8 @@ def layer_shape(layer: LayerState) -> tuple[object, ...]:
 
 def _sizes(layer: LayerState) -> tuple[int, ...]:
     shape = tuple(layer[0].shape)
+    if isinstance(layer, WindowCache):
+        return (*shape[1:], layer.z.shape[2])
     return (shape[1], shape[3]) if isinstance(layer, KeyValueCache) else shape[1:]
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from linattn_core import LinearAttentionState
 from linattn_core.errors import expected, quote
 from linattn_models.files import replace_file
-from linattn_models.state.cache import KeyValueCache, LayerState
+from linattn_models.state.cache import KeyValueCache, LayerState, WindowCache
 
 FORMAT = "linattn decoding state"
 VERSION = "1"
@@ -106,8 +106,21 @@ def _layer(file: Path, tensors: dict[str, Tensor]) -> LayerState:
         cache = KeyValueCache(**tensors)
         if cache.keys.ndim == 4 and cache.keys.shape == cache.values.shape:
             return cache
+    elif tensors.keys() == set(WindowCache._fields):
+        window = WindowCache(**tensors)
+        if _is_whole(window):
+            return window
     shapes = {name: tuple(x.shape) for name, x in tensors.items()}
     raise _refusal(file, f"a layer of {shapes}")
+
+
+def _is_whole(window: WindowCache) -> bool:
+    """Whether the shapes of the tensors fit together."""
+    keys, values, s, z = window
+    if keys.ndim != 4 or s.ndim != 4 or s.dtype != z.dtype:
+        return False
+    heads, dim = keys.shape[:2], keys.shape[3]
+    return values.shape == keys.shape and s.shape == (*heads, s.shape[2], dim) == (*z.shape, dim)
 
 
 def _max_length(file: Path, text: str, layers: tuple[LayerState, ...]) -> int | None:

@@ -1,0 +1,166 @@
+"""Softmax over a sliding window, joined to linear attention over all keys before it."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from linattn_core import FeatureMap, LinearAttentionState, linear_attention
+from linattn_core.autocast import without_autocast
+from linattn_core.feature_maps import Hedgehog
+from linattn_core.state import accumulation_dtype
+
+# Far below the normalizers, so that it changes none; 0 / 0 would be NaN where there is no key.
+_EPS = 1e-30
+# Products of fewer rows are slow.
+_LEAST_BLOCK = 64
+
+
+def attend_windows(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    sums: LinearAttentionState | None,
+    lengths: Tensor | None = None,
+    *,
+    window_size: int,
+    feature_map: FeatureMap,
+    log_gamma: Tensor,
+) -> tuple[Tensor, LinearAttentionState | None]:
+    """Causal attention: softmax for the last w keys, linear attention for all before them.
+
+    Both share a normalizer: `Linear` has the equation for most feature maps, `windowed_attention`
+    that for a Hedgehog map.
+
+    Args:
+        query: (B, H, N, D), with the scale of the scores.
+        key, value: (B, H_kv, P + N, D) and (B, H_kv, P + N, M): the P <= w last keys before these
+            queries, and their own.
+        mask: (B, P + N) bool, False at keys that do not exist. They take places in the window.
+        sums: over all keys before these; None if there are none.
+        lengths: (B,) queries of each row, the others are padding on the right; None for all N.
+        window_size: w.
+        feature_map: phi.
+        log_gamma: (H,).
+
+    Returns:
+        out (B, H, N, M), and the sums over all keys but the last w of each row; None if there are
+        none.
+
+    Cost: O(H N (w (D + M) + F M)) time; O(H N w) memory for the scores of the window.
+    """
+    length, columns = query.shape[2], key.shape[2]
+    out, log_sum = _softmax(query, key, value, mask, window_size)
+    first = window_size - (columns - length)
+    if length <= first:
+        return out, sums
+    # All keys are `first` places behind these queries: each sees those before its window.
+    later, count = query[:, :, first:], length - first
+    far, normalizer, sums = linear_attention(
+        later, key[:, :, :count], value[:, :, :count], is_causal=True, feature_map=feature_map,
+        attn_mask=None if mask is None else mask[:, None, None, :count], eps=_EPS,
+        key_lengths=None if lengths is None else (lengths - first).clamp(min=0),
+        initial_state=sums, return_normalizer=True, return_state=True,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )  # fmt: skip
+    log_normalizer = normalizer.clamp_min(_EPS).log() + _log_scale(later, feature_map, log_gamma)
+    share = torch.sigmoid(
+        log_normalizer.masked_fill(normalizer <= 0, -torch.inf) - log_sum[:, :, first:]
+    )
+    joined = torch.lerp(out[:, :, first:].to(far), far, share[..., None].to(far))
+    return joined if first == 0 else torch.cat((out[:, :, :first].to(far), joined), 2), sums
+
+
+def _log_scale(query: Tensor, feature_map: FeatureMap, log_gamma: Tensor) -> Tensor:
+    """log g_i, (B, H, N) or (H, 1)."""
+    dtype = accumulation_dtype(query.dtype)
+    if not isinstance(feature_map, Hedgehog):
+        features = feature_map.feature_dim(query.shape[-1])
+        return (log_gamma.to(dtype) - math.log(features))[:, None]
+    with without_autocast(query.device.type):
+        projected = query.to(dtype) @ feature_map.query_weight.to(dtype)
+        both = torch.cat((projected, -projected), -1)
+        return both.logsumexp(-1) + (log_gamma.to(dtype) - math.log(4))[:, None]
+
+
+def _softmax(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, size: int
+) -> tuple[Tensor, Tensor]:
+    """Softmax of each query over its window.
+
+    Args:
+        query: (B, H, N, D).
+        key, value: (B, H_kv, P + N, ...), those of a state first.
+        mask: (B, P + N), or None.
+        size: w.
+
+    Returns:
+        The attention (B, H, N, M), and the log of its normalizer (B, H, N).
+
+    Blocks of queries see the columns of all their windows.
+    """
+    (batch, heads, length, _), (kv_heads, columns) = query.shape, key.shape[1:3]
+    if torch.compiler.is_compiling() and length > 1:
+        block = _LEAST_BLOCK  # sizes that depend on the length would be compiled for each length
+    else:
+        size = min(size, columns)
+        block = min(length, max(size, _LEAST_BLOCK))
+    blocks, span = -(-length // block), size - 1 + block
+    # The first column is that of the first query's window: columns are added, or left out.
+    left, right = size - 1 - (columns - length), blocks * block - length
+    rows = _pad(query, 0, right).unflatten(2, (blocks, block)).unflatten(1, (kv_heads, -1))
+    rows = rows.transpose(2, 3).flatten(3, 4)  # (B, H_kv, blocks, H / H_kv * block, D)
+    key, value = (_in_blocks(x, left, right, span, block) for x in (key, value))
+    dtype = accumulation_dtype(query.dtype)
+    with without_autocast(query.device.type):
+        # (B, H_kv, blocks, H / H_kv, block, span)
+        scores = (rows.to(dtype) @ key.to(dtype).mT).unflatten(3, (-1, block))
+        if mask is not None or block > 1:
+            mask = query.new_ones(1, columns, dtype=torch.bool) if mask is None else mask
+            visible = _visible(F.pad(mask, (left, right)).unfold(1, span, block), size)
+            scores = scores.masked_fill(~visible[:, None, :, None], -torch.inf)
+        largest = scores.detach().amax(-1, keepdim=True)  # cancels, and so do its gradients
+        weights = (scores - largest).exp()
+        total = weights.sum(-1, keepdim=True)
+        sums = weights.to(value.dtype).flatten(3, 4) @ value
+        out = (sums.unflatten(3, (-1, block)) / total).to(value.dtype)
+        log_sum = largest + total.log()
+
+    def in_order(x: Tensor) -> Tensor:
+        return x.transpose(2, 3).reshape(batch, heads, blocks * block, -1)[:, :, :length]
+
+    return in_order(out), in_order(log_sum)[..., 0]
+
+
+def _pad(x: Tensor, left: int, right: int) -> Tensor:
+    """x (B, H, L, D) with more or, where a number is below 0, fewer positions at its ends."""
+    if left > 0 or right > 0:
+        return F.pad(x, (0, 0, left, right))
+    return x[:, :, -left:]  # a view: a step of one token copies nothing
+
+
+def _in_blocks(x: Tensor, left: int, right: int, span: int, block: int) -> Tensor:
+    """The columns of each block, (B, H_kv, blocks, span, ...)."""
+    x = _pad(x, left, right)
+    return x[:, :, None] if x.shape[2] == span else x.unfold(2, span, block).transpose(3, 4)
+
+
+def _visible(mask: Tensor, size: int) -> Tensor:
+    """Which columns the queries of a block see: those of their windows, if they exist.
+
+    Each query sees its own, since softmax needs a key.
+
+    Args:
+        mask: (B, blocks, span), of the columns of each block.
+        size: w.
+
+    Returns:
+        (B, blocks, block, span) bool.
+    """
+    column = torch.arange(mask.shape[-1], device=mask.device)
+    distance = column[size - 1 :, None] - column
+    return (distance >= 0) & (distance < size) & (mask[:, :, None] | (distance == 0))
