@@ -21,6 +21,7 @@ from linattn_models import (
 from linattn_models.attention import Attention
 
 ATTENTIONS = ("linear", "softmax")
+STEPPING = (*ATTENTIONS, "windowed")
 MAX_LENGTH = 9
 HEADS: list[Head] = [Categorical(7), MixtureOfLogistics(2, 1, 17), MixtureOfLogistics(2, 3, 8)]
 
@@ -32,7 +33,9 @@ def tiny_config(attention: Attention | str = "linear", **fields: Any) -> Transfo
     names = {field.name for field in fields_of(Linear)} & fields.keys()
     own = {name: fields.pop(name) for name in names}
     sizes = {"num_layers": 2, "num_heads": 2, "head_dim": 4, "ffn_dim": 12}
-    chosen = Linear(**own) if attention == "linear" else attention
+    if attention == "windowed":
+        own = {"window_size": 3, "feature_map": own.get("feature_map", "elu")}
+    chosen = Linear(**own) if attention in ("linear", "windowed") else attention
     return TransformerConfig(**{**sizes, "attention": chosen, **fields})
 
 

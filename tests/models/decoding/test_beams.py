@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from linattn_models import AutoregressiveTransformer, MixtureOfLogistics
 from linattn_models.decoding.beams import _Beam
 from tests.models.decoding.decoders import KINDS, Kind, long_model
-from tests.models.tiny import ATTENTIONS, random_tokens, tiny_config, tiny_model
+from tests.models.tiny import STEPPING, random_tokens, tiny_config, tiny_model
 
 
 def spread_model(attention: str, vocabulary: int = 7) -> AutoregressiveTransformer:
@@ -50,7 +50,7 @@ def by_hand(
 
 
 @given(
-    attention=st.sampled_from(ATTENTIONS),
+    attention=st.sampled_from(STEPPING),
     lengths=st.lists(st.integers(0, 5), min_size=1, max_size=3),
     width=st.integers(1, 4),
     stop=st.sets(st.integers(0, 6), max_size=2),

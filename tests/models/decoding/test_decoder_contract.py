@@ -72,6 +72,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "groups": {"num_kv_heads": 2, "num_heads": 6},
     "fixed decay": {"decay": "fixed"},
     "learned decay": {"decay": "learned", "num_kv_heads": 1},
+    "gate": {"ffn": "swiglu", "bias": False},
+    "rotary": {"rotary": True},
+    "all of a language model": {
+        "ffn": "swiglu", "bias": False, "norm": "rms", "rotary": True, "decay": "learned",
+        "num_kv_heads": 1, "tie_embeddings": True,
+    },
     "RMSNorm, no biases": {"norm": "rms", "bias": False},
     "tied embeddings": {"tie_embeddings": True},
 }

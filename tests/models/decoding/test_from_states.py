@@ -20,7 +20,7 @@ from linattn_models import (
     compile_decoder,
 )
 from tests.models.decoding.decoders import KINDS, Kind, long_model
-from tests.models.tiny import ATTENTIONS, random_tokens, seeded, tiny_config, tiny_model
+from tests.models.tiny import STEPPING, random_tokens, seeded, tiny_config, tiny_model
 
 
 def greedy(model: Any, **options: Any) -> Any:
@@ -28,7 +28,7 @@ def greedy(model: Any, **options: Any) -> Any:
 
 
 @given(
-    attention=st.sampled_from(ATTENTIONS),
+    attention=st.sampled_from(STEPPING),
     lengths=st.lists(st.integers(0, 3), min_size=1, max_size=3),
     cut=st.integers(4, 7),
 )
@@ -85,7 +85,7 @@ def test_a_decoder_reads_ragged_tokens_behind_a_state(kind: str) -> None:
 
 
 @given(
-    attention=st.sampled_from(ATTENTIONS),
+    attention=st.sampled_from(STEPPING),
     stop=st.integers(0, 6),
     lengths=st.lists(st.integers(0, 5), min_size=1, max_size=5),
     samples=st.integers(1, 2),

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from linattn_models import Categorical, Head, Lsh
 from tests.models.decoding.decoders import Kind, model_of
 from tests.models.tiny import (
-    ATTENTIONS,
     HEADS,
     MAX_LENGTH,
+    STEPPING,
     heads,
     ints,
     random_tokens,
@@ -36,7 +36,7 @@ def test_the_same_generator_draws_the_same(attention: str, head: Head, method: s
 
 @heads
 @given(
-    attention=st.sampled_from(ATTENTIONS),
+    attention=st.sampled_from(STEPPING),
     lengths=st.lists(st.integers(0, 5), min_size=1, max_size=3),
     temperature=st.sampled_from([0.0, 0.7, 1.0]),
 )
@@ -59,7 +59,7 @@ def test_rerunning_draws_what_the_state_draws(
 
 
 @given(
-    attention=st.sampled_from(ATTENTIONS),
+    attention=st.sampled_from(STEPPING),
     head=st.sampled_from(HEADS),
     lengths=st.lists(st.integers(0, 5), min_size=1, max_size=4),
 )
@@ -189,7 +189,7 @@ def test_refuses_a_seed_in_place_of_a_generator(head: Head) -> None:
 def test_rows_of_any_lengths_are_greedy_as_each_alone(
     head: Head, lengths: list[int], data: st.DataObject
 ) -> None:
-    model = tiny_model(data.draw(st.sampled_from(ATTENTIONS)), head)
+    model = tiny_model(data.draw(st.sampled_from(STEPPING)), head)
     method = data.draw(st.sampled_from(["stateful", "rerun"]))
     fields: dict[str, Any] = {"temperature": 0.0, "method": method}
     prefix = random_tokens(model, len(lengths), MAX_LENGTH)
@@ -204,7 +204,7 @@ def test_rows_of_any_lengths_are_greedy_as_each_alone(
     lengths=st.lists(st.integers(0, 5), min_size=1, max_size=4),
     new=st.integers(1, MAX_LENGTH - 5),
     method=st.sampled_from(["stateful", "rerun"]),
-    attention=st.sampled_from(ATTENTIONS),
+    attention=st.sampled_from(STEPPING),
 )
 def test_every_row_draws_as_many_new_tokens(
     head: Head, lengths: list[int], new: int, method: str, attention: str

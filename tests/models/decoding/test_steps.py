@@ -13,7 +13,7 @@ from torch import Tensor
 from linattn_models import DecodingState, Transformer
 from linattn_models.block import Block
 from linattn_models.state import Cursor
-from tests.models.tiny import ATTENTIONS, tiny_config, tiny_transformer
+from tests.models.tiny import ATTENTIONS, STEPPING, tiny_config, tiny_transformer
 
 ROOM = 8
 
@@ -44,7 +44,7 @@ def test_steps_from_the_start_equal_forward(attention: str, norm_first: bool, gr
 
 
 @given(
-    attention=st.sampled_from(ATTENTIONS),
+    attention=st.sampled_from(STEPPING),
     lengths=st.lists(st.integers(0, 5), min_size=1, max_size=4),
     more=st.integers(1, 3),
 )
@@ -80,7 +80,7 @@ def test_ragged_states_are_those_of_each_prompt_alone(attention: str, grad: bool
         for layer, own in zip(state.layers, alone.layers, strict=True):
             for together, apart in zip(layer, own, strict=True):
                 # What a cache holds past a row's length is out of sight.
-                seen = slice(None) if attention == "linear" else slice(length)
+                seen = slice(length) if attention == "softmax" else slice(None)
                 torch.testing.assert_close(together[row, :, seen], apart[0, :, seen])
 
 
@@ -90,7 +90,9 @@ def test_the_size_of_a_state(attention: str) -> None:
     heads, dim, layers, bytes_each, batch = 2, 4, 2, 8, 3
     linear = batch * layers * heads * (dim * dim + dim) * bytes_each
     cache = batch * layers * 2 * heads * dim * bytes_each
-    assert sizes == ([linear, linear] if attention == "linear" else [4 * cache, 8 * cache])
+    window = 3 * cache + linear
+    of_each = {"linear": [linear] * 2, "windowed": [window] * 2, "softmax": [4 * cache, 8 * cache]}
+    assert sizes == of_each[attention]
 
 
 @pytest.mark.parametrize("ragged", [True, False])
@@ -246,6 +248,7 @@ def test_a_full_state_refuses_to_step(attention: str) -> None:
         model.prefill(vectors(2, 5), max_length=4)
 
 
+@pytest.mark.parametrize("attention", ATTENTIONS)
 def test_an_encoder_refuses_to_decode_with_the_reason(attention: str) -> None:
     model = tiny_transformer(attention, is_causal=False)
     state = tiny_transformer(attention).initial_state(1, max_length=2)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from linattn_models import MixtureOfLogistics
 from tests.models.decoding.decoders import KINDS, LONG, Kind, long_model
-from tests.models.tiny import ATTENTIONS, MAX_LENGTH, random_tokens, seeded, tiny_model
+from tests.models.tiny import MAX_LENGTH, STEPPING, random_tokens, seeded, tiny_model
 
 
 def ended(tokens: torch.Tensor, given_tokens: int, stop: set[int]) -> list[int]:
@@ -28,7 +28,7 @@ def ended(tokens: torch.Tensor, given_tokens: int, stop: set[int]) -> list[int]:
 
 
 @given(
-    attention=st.sampled_from(ATTENTIONS),
+    attention=st.sampled_from(STEPPING),
     method=st.sampled_from(["stateful", "rerun"]),
     batch=st.integers(1, 6),
     stop=st.sets(st.integers(0, 6), min_size=1, max_size=3),

@@ -20,7 +20,7 @@ from linattn_models.attention import (
     Mixer,
     build_mixer,
 )
-from linattn_models.attention.rotary import Rotation
+from linattn_models.attention.rotary import BASE, Rotation
 from linattn_models.config import TransformerConfig
 from linattn_models.initialization import bound_residual_stream, spread_queries_and_keys
 from linattn_models.packing import Packing, last_of
@@ -32,6 +32,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "swiglu": F.silu,
 }
+# Their names in a `DecoderDescription`.
+_DESCRIBED = {F.gelu: "gelu", F.relu: "relu", F.silu: "silu"}
 RMS_EPS = 1e-6
 
 
@@ -132,13 +134,8 @@ class Block(nn.Module):
         if self.cross is not None:
             advice = "decode eagerly"
             raise CannotCompile(expected("a compiled block", "no cross-attention", "one", advice))
-        if self.gate is not None:
-            raise CannotCompile(expected("a compiled block", "no gate", "one", "decode eagerly"))
-        if self.rotary:
-            advice = "decode eagerly"
-            raise CannotCompile(expected("a compiled block", "no rotary positions", "some", advice))
         if self.activation not in ACTIVATIONS.values():
-            wanted = "that of 'gelu' or 'relu'"
+            wanted = f"that of one of {', '.join(map(repr, ACTIVATIONS))}"
             raise CannotCompile(expected("the activation of a block", wanted, self.activation))
         qkv, out = self.mixer.describe()
         decay = cast(LinearMixer, self.mixer).decay
@@ -149,6 +146,7 @@ class Block(nn.Module):
             contract=description.affine(self.contract),
             norm1=description.norm(self.norm1),
             norm2=description.norm(self.norm2),
+            gate=None if self.gate is None else description.affine(self.gate),
             decay_logits=None if decay is None else description.numbers(decay.logits, "a decay"),
         )
 
@@ -161,9 +159,9 @@ class Block(nn.Module):
             "head_dim": mixer.head_dim,
             "feature_map": mixer.feature_map.pointwise,
             "eps": mixer.eps,
-            "activation": {f: name for name, f in ACTIVATIONS.items()}[self.activation],
+            "activation": _DESCRIBED[self.activation],
             "norm_first": self.norm_first,
-            "rotary_base": None,
+            "rotary_base": BASE if self.rotary else None,
         }
 
     def _initialize(self, config: TransformerConfig) -> None:

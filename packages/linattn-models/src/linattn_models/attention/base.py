@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from linattn_core.decoder_spec import Affine, CannotCompile
@@ -128,3 +129,15 @@ class Mixer(Projections):
     def describe(self) -> tuple[Affine, Affine]:
         """The two projections, `qkv` and `out`, for a backend that compiles whole steps."""
         raise CannotCompile(f"{type(self).__name__} has no compiled step.")
+
+
+def is_writable(x: Tensor) -> bool:
+    """Whether a step may update this tensor of a state in place: autograd needs the old one."""
+    return not torch.is_grad_enabled() and not is_locked(x)
+
+
+def is_locked(x: Tensor) -> bool:
+    """Whether x was made in inference mode, outside of which torch neither writes nor saves it."""
+    if torch.compiler.is_compiling():  # there is no mode to ask for in a graph
+        return False
+    return x.is_inference() and not torch.is_inference_mode_enabled()

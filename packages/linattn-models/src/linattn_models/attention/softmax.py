@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linattn_core.errors import expected
-from linattn_models.attention.base import Mixer
+from linattn_models.attention.base import Mixer, is_writable
 from linattn_models.state import Cursor, KeyValueCache, LayerState, of_another_model
 
 
@@ -159,18 +159,9 @@ class SoftmaxMixer(Mixer):
 
 
 def _writable(state: LayerState) -> KeyValueCache:
-    """The cache to write to: a copy with gradients on, because autograd needs the old one.
-
-    Also outside of inference mode for a cache that was made inside: torch refuses to write there.
-    """
+    """The cache to write to: a copy where it must not be written."""
     cache = cast(KeyValueCache, state)
-    return cache.clone() if torch.is_grad_enabled() or _is_locked(cache.keys) else cache
-
-
-def _is_locked(x: Tensor) -> bool:
-    if torch.compiler.is_compiling():  # there is no mode to ask for in a graph
-        return False
-    return x.is_inference() and not torch.is_inference_mode_enabled()
+    return cache if is_writable(cache.keys) else cache.clone()
 
 
 def _write(cache: KeyValueCache, key: Tensor, value: Tensor, position: int | Tensor) -> None:

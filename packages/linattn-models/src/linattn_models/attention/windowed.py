@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from linattn_models.attention.base import Mixer
+from linattn_models.attention.base import Mixer, is_locked, is_writable
 from linattn_models.attention.config import Linear
 from linattn_models.attention.linear import LinearHeads
 from linattn_models.attention.windows import attend_windows
@@ -67,7 +67,11 @@ class WindowedMixer(LinearHeads, Mixer):
         batch, _, length, _ = key.shape
         start, mask, sums = cursor.rows(batch, key.device), None, None  # start: (B,)
         cache = cast(WindowCache | None, state)
+        if cache is None and length == 0:
+            empty = self.initial_state(batch, None, key.device, key.dtype)
+            return value.new_zeros(query.shape), empty
         if cache is not None:
+            cache = cache.clone() if is_locked(cache.keys) else cache
             times = start.unsqueeze(1) - self.window_size + self._slots(key)  # (B, w), in order
             slots = times % self.window_size
             key = torch.cat((_take(cache.keys, slots), key), 2)
@@ -93,7 +97,7 @@ class WindowedMixer(LinearHeads, Mixer):
         """Reads the window and the sums, at the same cost for every position."""
         rows = (x.unsqueeze(2) for x in (query, key, value))
         heads, after = self.attend_and_keep(*rows, None, None, state, cursor)
-        if not torch.is_grad_enabled():
+        if is_writable(state[0]):
             for own, new in zip(state, after, strict=True):
                 own.copy_(new)
             after = state

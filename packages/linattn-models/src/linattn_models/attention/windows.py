@@ -54,6 +54,8 @@ def attend_windows(
     Cost: O(H N (w (D + M) + F M)) time; O(H N w) memory for the scores of the window.
     """
     length, columns = query.shape[2], key.shape[2]
+    if length == 0:
+        return value.new_zeros(*query.shape[:3], value.shape[3]), sums
     out, log_sum = _softmax(query, key, value, mask, window_size)
     first = window_size - (columns - length)
     if length <= first:
@@ -65,7 +67,7 @@ def attend_windows(
         attn_mask=None if mask is None else mask[:, None, None, :count], eps=_EPS,
         key_lengths=None if lengths is None else (lengths - first).clamp(min=0),
         initial_state=sums, return_normalizer=True, return_state=True,
-        enable_gqa=query.shape[1] != key.shape[1],
+        enable_gqa=bool(query.shape[1] != key.shape[1]),  # under torch.jit.trace a tensor
     )  # fmt: skip
     log_normalizer = normalizer.clamp_min(_EPS).log() + _log_scale(later, feature_map, log_gamma)
     share = torch.sigmoid(

@@ -38,7 +38,9 @@ class Cursor:
 
     def rows(self, batch: int, device: torch.device | None = None) -> Tensor:
         """(B,) int64, each row's position."""
-        return torch.as_tensor(self.position, dtype=torch.int64, device=device).expand(batch)
+        if isinstance(self.position, Tensor):
+            return self.position.to(device, torch.int64).expand(batch)
+        return torch.full((batch,), self.position, dtype=torch.int64, device=device)
 
     def places(self, device: torch.device) -> Tensor:
         """() or (B,) int64, each row's position."""
