@@ -95,8 +95,8 @@ class WindowedMixer(LinearHeads, Mixer):
         self, query: Tensor, key: Tensor, value: Tensor, state: LayerState, cursor: Cursor
     ) -> tuple[Tensor, LayerState]:
         """Reads the window and the sums, at the same cost for every position."""
-        rows = (x.unsqueeze(2) for x in (query, key, value))
-        heads, after = self.attend_and_keep(*rows, None, None, state, cursor)
+        query, key, value = (x.unsqueeze(2) for x in (query, key, value))
+        heads, after = self.attend_and_keep(query, key, value, None, None, state, cursor)
         if is_writable(state[0]):
             for own, new in zip(state, after, strict=True):
                 own.copy_(new)
