@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -20,8 +21,9 @@ class Tokens(nn.Module):
         return self.model(tokens)
 
 
-def test_a_model_from_two_positions() -> None:
+@pytest.mark.parametrize("example", [1, 2])
+def test_a_causal_model_from_a_short_example(example: int) -> None:
     module = Tokens()
-    session = Session(module, {"tokens": torch.zeros(2, 2).long()}, tokens={0: ANY, 1: ANY})
-    for length in (1, 64, 65, 1000):
+    session = Session(module, {"tokens": torch.zeros(2, example).long()}, tokens={0: ANY, 1: ANY})
+    for length in (1, 63, 64, 65, 150, 1000):
         assert_same(session, module, {"tokens": torch.randint(7, (3, length))})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
+import torch
 from torch import Tensor
 
 from linattn_core import pointwise
@@ -15,6 +16,8 @@ from linattn_core.calls import AttentionCall, StepCall
 from linattn_core.errors import expected
 from linattn_core.reference import chunked
 from linattn_core.state import LinearAttentionState, accumulation_dtype
+
+_TENSORS = ("query", "key", "value")
 
 
 def attention(call: AttentionCall) -> tuple[Tensor, LinearAttentionState, Tensor]:
@@ -26,10 +29,10 @@ def attention(call: AttentionCall) -> tuple[Tensor, LinearAttentionState, Tensor
         advice = "pass padded sequences with attn_mask or key_lengths"
         raise _refusal("sequences that are not packed", "cu_seqlens", advice)
     options = call._replace(return_state=True, return_normalizer=True).arguments()
-    wide = {
-        x: options[x].to(accumulation_dtype(call.value_dtype)) for x in ("query", "key", "value")
-    }
-    out, normalizer, state = chunked(**{**options, **wide})
+    # Contiguous: of other layouts torch asks for good whether they have a single position.
+    dtype, layout = accumulation_dtype(call.value_dtype), torch.contiguous_format
+    tensors = (options[x].to(dtype).clone(memory_format=layout) for x in _TENSORS)
+    out, normalizer, state = chunked(**{**options, **dict(zip(_TENSORS, tensors, strict=True))})
     return out.to(call.value_dtype), state, normalizer + call.eps
 
 
