@@ -6,7 +6,7 @@ import copy
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -84,7 +84,7 @@ def generate_tokens(
     embed_dim = task.num_heads * task.head_dim
     with torch.no_grad():  # its inputs are normalized, so the logits get this spread
         model.output.weight.normal_(std=spread / embed_dim**0.5, generator=generator)
-        model.output.bias[STOP] = -50
+        cast(Tensor, model.output.bias)[STOP] = -50
     decoder = pack_decoder(model, "float32")
     _, state = decoder.prefill(torch.empty(task.batch, 0, dtype=torch.int64))
     draw = partial(decoder.generate, generator=generator, temperature=temperature)
