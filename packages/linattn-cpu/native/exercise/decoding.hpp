@@ -87,8 +87,9 @@ public:
                                              gated,     rotary ? 1e4 : 0};
         model.norm = norm(e, centered);
         for (int i = 0; i < 2; ++i) {
-            LayerSource layer{affine(e, e + 2 * kv_heads_ * head_dim_), affine(e, e), affine(e, hidden_),
-                              affine(hidden_, e)};
+            LayerSource layer{};
+            layer.qkv = affine(e, e + 2 * kv_heads_ * head_dim_), layer.out = affine(e, e);
+            layer.expand = affine(e, hidden_), layer.contract = affine(hidden_, e);
             if (gated) layer.gate = affine(e, hidden_);
             if (decays) layer.decay = factors(kv_heads_);
             layer.norm1 = norm(e, centered), layer.norm2 = norm(e, centered);

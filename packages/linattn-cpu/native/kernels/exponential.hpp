@@ -44,7 +44,8 @@ LINATTN_INLINE Vec<float> exp_of_negative(Vec<float> x) {
     const Vec<float> p = (r * 0.5f + 0x1.0000ep0f) * r;
     // 2^(n/32): the last 5 bits of n choose the power, the bits before them change its exponent.
     const Int32s index = bits<Int32s>(shifted);
-    const Vec<float> power = bits<Vec<float>>(look_up_powers(index) + (index << 18));
+    // Unsigned: far below the lowest exponent the sum wraps around, and is not used.
+    const Vec<float> power = bits<Vec<float>>(bits<UInt32s>(look_up_powers(index)) + (bits<UInt32s>(index) << 18));
     return x < kLowestExponent ? Vec<float>{} : p * power + power;
 }
 
@@ -63,7 +64,7 @@ LINATTN_INLINE Vec<float> exp_of_negative(Vec<float> x) {
     p = p * r + 0x1.fffdc2p-2f;
     p = p * r + 0x1.fffff6p-1f;
     p = p * r + 1.0f;
-    const Vec<float> result = bits<Vec<float>>(bits<Int32s>(p) + (bits<Int32s>(shifted) << 23));
+    const Vec<float> result = bits<Vec<float>>(bits<UInt32s>(p) + (bits<UInt32s>(shifted) << 23));
     return x < kLowestExponent ? Vec<float>{} : result;
 }
 
