@@ -28,7 +28,7 @@ class Compiling(ReferenceBackend):
 @pytest.fixture
 def description() -> DecoderDescription:
     norm = Norm(torch.ones(4), torch.zeros(4), 1e-5)
-    return DecoderDescription((), norm, 2, 2, "elu", 1e-6, "gelu", True, None)
+    return DecoderDescription((), norm, 2, 2, 2, "elu", 1e-6, "gelu", True, None, None)
 
 
 @pytest.fixture(autouse=True)
