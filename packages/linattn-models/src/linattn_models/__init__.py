@@ -18,8 +18,9 @@ ctc_align                    the frames of each phone
 NGram                        a language model over phones; reads and writes ARPA files
 compile_decoder              packs a model's weights: a step is one native call or CUDA graph
 Hypotheses                   what beam_search returns
-DecodingState, KeyValueCache        the state between two steps
-DecodingBatch                       states of rows that come and go
+DecodingState                the state between two steps
+KeyValueCache, WindowCache   the state of a layer with softmax, or with a window
+DecodingBatch                states of rows that come and go
 save, load, read_config      one folder: config.json and model.safetensors
 load_decoder                 the compiled decoder of a saved model, also from weights in fewer bits
 """
@@ -60,7 +61,7 @@ from linattn_models.encoder_decoder import EncoderDecoder
 from linattn_models.heads import Categorical, Head, MixtureOfLogistics, head_from_dict
 from linattn_models.seq2seq import Seq2SeqTransformer
 from linattn_models.serialization import load, load_decoder, read_config, save
-from linattn_models.state import DecodingBatch, DecodingState, KeyValueCache
+from linattn_models.state import DecodingBatch, DecodingState, KeyValueCache, WindowCache
 from linattn_models.transformer import Transformer
 
 __version__ = "0.1.0"
@@ -93,6 +94,7 @@ __all__ = [
     "Softmax",
     "Transformer",
     "TransformerConfig",
+    "WindowCache",
     "compile_decoder",
     "ctc_align",
     "ctc_beam_search",

@@ -18,7 +18,7 @@ from linattn_models.heads import Categorical, Head, MixtureOfLogistics, head_fro
 from linattn_models.heads.base import Drawn, check_sequences
 from linattn_models.likelihood import Likelihood
 from linattn_models.packing import last_of
-from linattn_models.positions import Positions
+from linattn_models.positions import WITHOUT_VECTORS, Positions
 from linattn_models.state import DecodingState, less_one, room_for
 from linattn_models.token_transformer import TokenTransformer
 from linattn_models.transformer import Transformer
@@ -167,7 +167,7 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
 
     def _table(self, positions: int | None) -> Tensor | None:
         """The vectors of positions that a compiled decoder reads, (rows, E); None for none."""
-        if self.position_kind in ("none", "rotary"):
+        if self.position_kind in WITHOUT_VECTORS:
             return None
         least = positions or self.max_length or DEFAULT_POSITIONS
         if least > _MOST_POSITIONS and self.position_kind == "sinusoidal":

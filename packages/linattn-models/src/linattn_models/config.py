@@ -140,7 +140,7 @@ class TransformerConfig:
     def language(
         cls, num_layers: int, num_heads: int, head_dim: int, **changes: Any
     ) -> TransformerConfig:
-        """The layers that we recommend for text; any field may be changed.
+        """The layers of today's language models with linear attention; any field may be changed.
 
         RMSNorm, SwiGLU (F is the multiple of 64 nearest to 8/3 E), rotary positions, tied
         embeddings, no biases, and linear attention with a learned decay.

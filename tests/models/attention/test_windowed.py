@@ -1,0 +1,37 @@
+"""A window of softmax beside linear attention, against its definition."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import elu
+
+from tests.models.tiny import tiny_transformer
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, gamma: Tensor, size: int) -> Tensor:
+    """The equation of `Linear`, a number for each query and key: (B, H, N, D)."""
+    root = query.shape[-1] ** -0.25
+    query, key = query * root, key * root
+    distance = torch.arange(query.shape[2]).unsqueeze(1) - torch.arange(query.shape[2])
+    near = (query @ key.mT).exp() * ((distance >= 0) & (distance < size))
+    far = (elu(query) + 1) @ (elu(key) + 1).mT * (distance >= size)
+    weights = near + gamma[:, None, None] / query.shape[-1] * far
+    return weights @ value / weights.sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("size", [1, 3, 9, 20])
+def test_outputs_and_gradients_are_those_of_the_definition(size: int) -> None:
+    mixer = tiny_transformer(window_size=size, num_layers=1).blocks[0].mixer
+    with torch.no_grad():
+        mixer.log_gamma.normal_()
+    x = torch.randn(2, 9, 8, dtype=torch.float64, requires_grad=True)
+    upstream = torch.randn(2, 9, 8, dtype=torch.float64)
+    heads = attention(*mixer.project(x), mixer.log_gamma.exp(), size)
+    inputs = [x, mixer.log_gamma] if size < 9 else [x]
+
+    torch.testing.assert_close(mixer(x), mixer.join(heads))
+    actual = torch.autograd.grad((mixer(x) * upstream).sum(), inputs)
+    wanted = torch.autograd.grad((mixer.join(heads) * upstream).sum(), inputs)
+    torch.testing.assert_close(actual, wanted)
