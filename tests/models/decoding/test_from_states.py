@@ -111,6 +111,54 @@ def test_stopped_rows_leave_the_state_of_their_own_tokens(
         assert int(state.cursor.rows(len(tokens))[row]) == len(own) + 1
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "how", [{"temperature": 0.0}, {"seeds": [3, 4, 5]}], ids=["greedy", "seeds"]
+)
+@pytest.mark.parametrize("count", [1, 4, 20])
+def test_a_stream_is_left_and_continued(kind: str, how: dict[str, Any], count: int) -> None:
+    made = Kind(kind)
+    model = long_model().to(made.device)
+    decoder = made.decoder(model)
+    options: dict[str, Any] = {"decoder": decoder} if decoder is not model else {"decoder": "eager"}
+    options |= {"prefix": [[1, 2], [], [3]], "max_new_tokens": 21, **how}
+    whole = torch.stack(list(model.stream(**options)), 1)
+    stream = model.stream(return_state=True, **options)
+    first = torch.stack(list(islice(stream, count)), 1)
+    state = stream.state
+    assert torch.equal(state.cursor.rows(3).cpu(), torch.tensor([3, 1, 2]) + count)
+    assert torch.equal(torch.cat([first, torch.stack(list(stream), 1)], 1), whole)  # it goes on
+    options |= {"prefix": None, "state": state, "max_new_tokens": 21 - count}
+    rest = torch.stack(list(model.stream(**options)), 1)
+    assert torch.equal(torch.cat([first, rest], 1), whole)
+    with pytest.raises(ValueError, match="return_state"):
+        _ = model.stream(2).state
+    with pytest.raises(ValueError, match="state"):
+        _ = model.stream(2, return_state=True).state
+
+
+@given(
+    attention=st.sampled_from(STEPPING),
+    stop=st.integers(0, 6),
+    lengths=st.lists(st.integers(0, 5), min_size=1, max_size=5),
+    count=st.integers(1, 6),
+)
+def test_a_stream_leaves_the_state_of_what_it_yielded(
+    attention: str, stop: int, lengths: list[int], count: int
+) -> None:
+    model = tiny_model(attention)
+    prompts = [random_tokens(model, 1, length)[0].tolist() for length in lengths]
+    stream = model.stream(
+        prefix=prompts, length=6, stop_tokens=stop, return_state=True, generator=seeded()
+    )
+    drawn = torch.stack(list(islice(stream, count)), 1)
+    for row, (prompt, state) in enumerate(zip(prompts, stream.state.split(1), strict=True)):
+        own = torch.tensor([prompt + [token for token in drawn[row].tolist() if token >= 0]])
+        expected, _ = model.prefill(own)
+        torch.testing.assert_close(state.parameters, expected)
+        assert state.position == own.shape[1] + 1
+
+
 def test_colors_leave_a_state_too() -> None:
     model = tiny_model(head=MixtureOfLogistics(2, 3, 8))
     whole = greedy(model, batch=2, length=7)

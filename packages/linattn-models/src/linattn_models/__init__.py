@@ -17,7 +17,7 @@ BeamSearch                   prefix beam search, fed frame by frame
 ctc_align                    the frames of each phone
 NGram                        a language model over phones; reads and writes ARPA files
 compile_decoder              packs a model's weights: a step is one native call or CUDA graph
-Hypotheses                   what beam_search returns
+Hypotheses, TokenStream      what beam_search and stream return
 DecodingState                the state between two steps
 KeyValueCache, WindowCache   the state of a layer with softmax, or with a window
 DecodingBatch                states of rows that come and go
@@ -55,6 +55,7 @@ from linattn_models.decoding import (
     CompiledDecoder,
     CompiledTransformer,
     Hypotheses,
+    TokenStream,
     compile_decoder,
 )
 from linattn_models.encoder_decoder import EncoderDecoder
@@ -92,6 +93,7 @@ __all__ = [
     "NGram",
     "Seq2SeqTransformer",
     "Softmax",
+    "TokenStream",
     "Transformer",
     "TransformerConfig",
     "WindowCache",

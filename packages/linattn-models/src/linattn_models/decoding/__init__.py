@@ -5,6 +5,7 @@ compiled_decoder  decoders with packed weights and the interface of the model
 generation        the mixin with `generate`, `stream` and `beam_search`
 graph             a decoder whose steps are CUDA graphs, recorded in slots of memory
 predictors        the next token by a step of the model, or by running all tokens again
+stream            what `stream` returns
 beams             the likeliest sequences
 loop              the loop over tokens: which rows continue, where they end
 prompts           prefixes, also of different lengths, and the sequences made from them
@@ -31,6 +32,7 @@ from linattn_models.decoding.generation import GenerationMixin
 from linattn_models.decoding.loop import Start
 from linattn_models.decoding.prompts import Prompt, check_length, default_length
 from linattn_models.decoding.sampling import Sampling
+from linattn_models.decoding.stream import TokenStream
 from linattn_models.heads.filters import Filters
 
 __all__ = [
@@ -44,6 +46,7 @@ __all__ = [
     "Prompt",
     "Sampling",
     "Start",
+    "TokenStream",
     "check_length",
     "choose_decoder",
     "choose_method",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from linattn_models.decoding.beams import Hypotheses, check_beams, search_beams
 from linattn_models.decoding.loop import Run, Start, read_stop_tokens
 from linattn_models.decoding.prompts import Count, Prompt, Tokens, read_prompt
 from linattn_models.decoding.sampling import Sampling
+from linattn_models.decoding.stream import TokenStream
 from linattn_models.heads import Head
 from linattn_models.heads.filters import Filters
 from linattn_models.heads.settings import PerRow
@@ -148,13 +150,7 @@ class GenerationMixin:
         )
         run = self._plan(prompt, sampling, num_samples, stop_tokens, method, decoder, progress)
         tokens = run.sequences.join(list(run))
-        if run.final_state is None:
-            return tokens
-        room = self.longest
-        if any(isinstance(layer, KeyValueCache) for layer in run.final_state.layers):
-            room = max(run.final_state.max_length or 0, self.max_length or 0)
-        # Copied outside inference mode, because autograd refuses tensors made inside.
-        return tokens, run.final_state.with_room(room).clone()
+        return (tokens, self._return_state(run)) if return_state else tokens
 
     def stream(
         self,
@@ -165,6 +161,7 @@ class GenerationMixin:
         length: Count | None = None,
         max_new_tokens: Count | None = None,
         state: DecodingState | None = None,
+        return_state: bool = False,
         num_samples: int = 1,
         temperature: PerRow = 1.0,
         top_k: int | Sequence[int | None] | Tensor | None = None,
@@ -177,7 +174,7 @@ class GenerationMixin:
         progress: bool = False,
         method: str = "auto",
         decoder: Any = "auto",
-    ) -> Iterator[Tensor]:
+    ) -> TokenStream:
         """Yields the tokens of each step as soon as they are drawn.
 
         Step i yields the token at position prefix_lengths[b] + i of each row b. A row is -1 after
@@ -202,12 +199,13 @@ class GenerationMixin:
             length = ENDLESS
         filters = Filters(top_k, top_p, min_p)
         sampling = Sampling(temperature, generator, filters, repetition_penalty, seeds)
-        prompt = read_prompt(self, batch, prefix, prefix_lengths, length, max_new_tokens, state)
+        prompt = read_prompt(
+            self, batch, prefix, prefix_lengths, length, max_new_tokens, state, return_state
+        )
         run = self._plan(
             prompt, sampling, num_samples, stop_tokens, method, decoder, progress, streams=True
         )
-        # Copied outside inference mode, because autograd refuses tensors made inside.
-        return (run.sequences.hide_complete(step, token) for step, token in enumerate(run))
+        return TokenStream(run, partial(self._return_state, run) if return_state else None)
 
     def beam_search(
         self,
@@ -273,3 +271,11 @@ class GenerationMixin:
         draws = sampling.of_rows(self.head, prompt, samples)
         start = self.choose_predictor(method, decoder, prompt)
         return Run(start, prompt, draws, samples, stop, progress=progress, streams=streams)
+
+    def _return_state(self, run: Run) -> DecodingState:
+        """The state after the tokens so far, with room for the model's longest sequence."""
+        state, room = run.read_state(), self.longest
+        if any(isinstance(layer, KeyValueCache) for layer in state.layers):
+            room = max(state.max_length or 0, self.max_length or 0)
+        # Copied outside inference mode, because autograd refuses tensors made inside.
+        return state.with_room(room).clone()

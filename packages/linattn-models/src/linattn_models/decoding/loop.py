@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -73,7 +73,6 @@ class Run:
 
     Attributes:
         sequences: the prompt of every sequence; samples of a prompt are consecutive rows.
-        final_state: the state after the last tokens, if the prompt asks for it, at the end.
     """
 
     def __init__(
@@ -88,7 +87,7 @@ class Run:
         streams: bool = False,
     ) -> None:
         self.sequences = prompt.repeat(samples)
-        self.final_state: DecodingState | None = None
+        self._ends: Ends | None = None
         self._start = start
         self._prompt = prompt
         self._sampling = sampling
@@ -104,18 +103,21 @@ class Run:
             return
         predictor = self._start_samples()
         active = self._active_rows()
-        ends = Ends(self.sequences) if self._prompt.keeps_state else None
+        if active is not None and self._prompt.keeps_state:
+            self._ends = Ends(self.sequences, active, predictor)
         check = NanCheck()
         for step in tqdm(range(steps), desc="generate", unit="step", disable=not self._progress):
             # Several are drawn at once where nothing reads a token before the next is drawn.
             ahead = 1 if self._streams or active is not None else steps - step
             parameters, token = predictor.draw(self._sampling, ahead)
             check.add(parameters)
+            if self._ends is not None:
+                self._ends.drawn = token
             yield token if active is None else active.spread(token)
             if active is not None:
                 goes_on = active.end(token, step)
-                if ends is not None and predictor.state is not None:
-                    ends.add(active, token, predictor.state)
+                if self._ends is not None:
+                    self._ends.collect()
                 if not goes_on:
                     break
                 rows = active.drop()
@@ -126,8 +128,14 @@ class Run:
             if step + 1 < steps:
                 predictor.append(token)
         check.finish()
-        if ends is not None:
-            self.final_state = ends.state(predictor.read)
+
+    @torch.inference_mode()
+    def read_state(self) -> DecodingState:
+        """The state of every sequence after its tokens so far, if the prompt keeps it; a copy."""
+        if self._ends is None or not self._ends.are_complete:
+            wanted, advice = "one token that was drawn", "prefill returns the state of prompts"
+            raise ValueError(expected("the state of a stream", wanted, "none", advice))
+        return self._ends.state()
 
     def _start_samples(self) -> Predictor:
         predictor = self._start()
@@ -169,6 +177,11 @@ class ActiveRows:
         self._next_complete = int(self._steps.min())  # steps after which a row is complete
         self.ended = self.held[:0]
 
+    @property
+    def going(self) -> Tensor:
+        """int64 indices into `held` of the rows that continue."""
+        return self._going.nonzero().squeeze(1)
+
     def spread(self, drawn: Tensor) -> Tensor:
         """The tokens of the held rows as (B,) or (B, 3), -1 in rows that had ended before."""
         if self._all_go_on:
@@ -202,38 +215,63 @@ class ActiveRows:
         """Drops ended rows where it is worth it: the indices into `held` to keep, else None."""
         if not len(self.ended):
             return None
-        going = self._going.nonzero().squeeze(1)
+        going = self.going
         if len(going) > (1 - _WORTH_DROPPING) * len(self._going):
             return None
         self.held, self._going = self.held[going], self._going[going]
         return going
 
 
+class _Ended(NamedTuple):
+    """Rows of a batch, their last tokens, and their states before these."""
+
+    rows: Tensor
+    tokens: Tensor
+    state: DecodingState
+
+
 class Ends:
     """Collects the state of each sequence when it ends, for `return_state`.
 
-    A state is collected before its last token is read; one step at the end reads all last tokens.
+    A state is collected before its last token is read; `state` reads all last tokens in one step.
+
+    Args:
+        prompt: the prompts of all rows.
+        active: the rows that continue.
+        predictor: holds their states.
+
+    Attributes:
+        drawn: the tokens of this step in the rows that `active` holds, until they are collected.
     """
 
-    def __init__(self, prompt: Prompt) -> None:
+    def __init__(self, prompt: Prompt, active: ActiveRows, predictor: Predictor) -> None:
         self._prompt = prompt
-        self._rows: list[Tensor] = []
-        self._tokens: list[Tensor] = []
-        self._states: list[DecodingState] = []
+        self._active = active
+        self._predictor = predictor
+        self._ended: list[_Ended] = []
+        self.drawn: Tensor | None = None
 
-    def add(self, active: ActiveRows, drawn: Tensor, state: DecodingState) -> None:
+    @property
+    def are_complete(self) -> bool:
+        """Whether every row has ended, or has a token of this step."""
+        ended = sum(len(part.rows) for part in self._ended)
+        return self.drawn is not None or ended == self._prompt.batch
+
+    def collect(self) -> None:
         """Collects the rows that ended at this step."""
-        ended = active.ended
-        if len(ended):
-            rows = active.held[ended]
-            self._rows.append(rows)
-            self._tokens.append(self._last_tokens(rows, drawn[ended]))
-            self._states.append(state.index_select(ended))
+        if len(self._active.ended):
+            self._ended.append(self._end(self._active.ended))
+        self.drawn = None
 
-    def state(self, read: Callable[[Tensor, DecodingState], DecodingState]) -> DecodingState:
-        """The state of all B rows, in order, after their last tokens, which `read` reads."""
-        rows, tokens = torch.cat(self._rows), torch.cat(self._tokens)
-        state = DecodingState.cat(self._states)
+    def state(self) -> DecodingState:
+        """The state of all B rows, in order, after their last tokens."""
+        parts = self._ended
+        if self.drawn is not None:
+            parts = [*parts, self._end(self._active.going)]
+        rows, tokens = (
+            torch.cat(x) for x in zip(*((p.rows, p.tokens) for p in parts), strict=True)
+        )
+        state, read = DecodingState.cat([part.state for part in parts]), self._predictor.read
         has_token = self._prompt.row_ends[rows] > 0
         if bool(has_token.all()):
             return read(tokens, state).index_select(rows.argsort())
@@ -241,6 +279,13 @@ class Ends:
         after = read(tokens[reads], state.index_select(reads))
         order = torch.cat([rows[reads], rows[stays]]).argsort()
         return DecodingState.cat([after, state.index_select(stays)]).index_select(order)
+
+    def _end(self, held: Tensor) -> _Ended:
+        """The rows `held` of those that the predictor holds, as if they ended now."""
+        rows = self._active.held[held]
+        tokens = self._last_tokens(rows, cast(Tensor, self.drawn)[held])
+        state = cast(DecodingState, self._predictor.state)
+        return _Ended(rows, tokens, state.index_select(held))
 
     def _last_tokens(self, rows: Tensor, drawn: Tensor) -> Tensor:
         """The last token of each row: the drawn one, or the prefix's if that was complete."""
