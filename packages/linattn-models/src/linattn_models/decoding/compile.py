@@ -34,7 +34,7 @@ from linattn_models.validation import at_least, no_dropout, one_of
 DECODERS = ("auto", "eager", "compiled")
 METHODS = ("auto", "stateful", "rerun")
 # Packing the weights costs about as much as this number of steps.
-_FEWEST_STEPS = 16
+FEWEST_STEPS = 16
 
 
 class VectorModel(Protocol):
@@ -217,7 +217,7 @@ def choose_decoder(
 
 def _worth_packing(model: TokenModel, steps: int) -> bool:
     # In autocast the model computes in half precision, and a compiled decoder does not.
-    return steps >= _FEWEST_STEPS and autocast_dtype(model.device.type) is None
+    return steps >= FEWEST_STEPS and autocast_dtype(model.device.type) is None
 
 
 @dataclass(frozen=True)
@@ -233,6 +233,10 @@ class _Packed:
     signature: tuple[Any, ...]
     checksums: Tensor
 
+    def is_from(self, signature: tuple[Any, ...], checksums: Tensor) -> bool:
+        """Whether it was packed from these settings and weights."""
+        return self.signature == signature and torch.equal(self.checksums, checksums)
+
 
 # Not an attribute of the models, so that copies, pickles and state dicts do not contain it.
 _cache: weakref.WeakKeyDictionary[TokenModel, _Packed] = weakref.WeakKeyDictionary()
@@ -247,18 +251,27 @@ def packed_decoder(model: TokenModel, positions: int | None = None) -> CompiledD
     """
     description = model.describe(positions)
     with _lock:
-        signature, checksums = _signature(model, description), _checksums(description)
+        source = _signature(model, description), _checksums(description)
         packed = _cache.pop(model, None)
-        if (
-            packed is None
-            or packed.signature != signature
-            or not torch.equal(packed.checksums, checksums)
-        ):
+        if packed is None or not packed.is_from(*source):
             del packed  # frees its memory before the next is packed
             decoder = compile_described(model, description, "float32", "auto")
-            packed = _Packed(cast(CompiledDecoder, decoder), description, signature, checksums)
+            packed = _Packed(cast(CompiledDecoder, decoder), description, *source)
         _cache[model] = packed
         return packed.decoder
+
+
+def kept_decoder(model: TokenModel, positions: int | None = None) -> CompiledDecoder | None:
+    """The decoder that `packed_decoder` would return without packing; None if it would pack.
+
+    Cost: one read of the weights if there is a decoder of the model.
+    """
+    packed = _cache.get(model)
+    if packed is None:
+        return None
+    description = model.describe(positions)
+    unchanged = packed.is_from(_signature(model, description), _checksums(description))
+    return packed.decoder if unchanged else None
 
 
 def _signature(model: TokenModel, description: DecoderDescription) -> tuple[Any, ...]:

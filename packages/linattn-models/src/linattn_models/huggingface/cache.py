@@ -10,6 +10,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from linattn_core import LinearAttentionState
 from linattn_core.errors import expected
+from linattn_models.huggingface.steps import Steps
 from linattn_models.huggingface.window import WindowedState
 from linattn_models.state import DecodingState
 
@@ -25,6 +26,7 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]
         seen: the number of tokens so far, padding included.
         ready: (B, 1) bool, False where a row's tokens were followed by padding, so that no token
             can continue it; None if the last forward had no mask.
+        steps: decides which steps of a `LinattnForCausalLM` are compiled.
     """
 
     is_sliding = False
@@ -35,6 +37,7 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]
         self.state: LinearAttentionState | WindowedState | DecodingState | None = None
         self.seen = 0
         self.ready: Tensor | None = None
+        self.steps = Steps()
 
     def get_seq_length(self) -> int:
         """The number of tokens so far, padding included."""
@@ -50,7 +53,7 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def reset(self) -> None:
         """Resets the state to that before the first token."""
-        self.state, self.seen, self.ready = None, 0, None
+        self.state, self.seen, self.ready, self.steps = None, 0, None, Steps()
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Selects the rows `beam_idx`, (B,) int64, for beam search."""

@@ -19,6 +19,7 @@ from linattn_models.heads.base import check_sequences
 from linattn_models.huggingface.cache import StateLayer, state_layer
 from linattn_models.huggingface.configuration import LinattnConfig
 from linattn_models.huggingface.padding import Padding, check_prompts, check_unpadded
+from linattn_models.huggingface.steps import Steps
 from linattn_models.state import DecodingState, check_end, less_one
 
 _CARD = """\
@@ -118,7 +119,11 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
             ValueError, TypeError: another shape, dtype, length or token; padding among tokens
                 that continue a state; a state of another model, or with LSH; offloaded weights.
 
-        Cost: O(N) time; one token after a state costs the same at every position.
+        Cost: O(N) time; one token after a state costs the same at every position. Without gradients
+        and in evaluation mode, such steps are compiled from the 17th of a cache on, or from the
+        first where the packed weights are still those of the model; see `generate` of
+        `AutoregressiveTransformer`. Changed weights are packed again. A write through `.data`
+        between two steps is seen only at the next prompt.
         """
         self._refuse(others)
         if not isinstance(input_ids, Tensor):
@@ -237,9 +242,11 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         if state.max_length is not None and after.furthest > state.max_length:
             state = state.with_room(self._room(after.furthest))
         if length == 1:
-            logits, state = model.step(ids[:, 0], state)
+            stepping = layer.steps.choose(model, state) or model
+            logits, state = stepping.step(ids[:, 0], state)
             logits = logits.unsqueeze(1)
         else:
+            layer.steps = Steps()  # a prompt: compares all weights again
             vectors = model.positions(model._embed(ids), state.cursor.position)
             hidden, state = model.transformer.prefill(vectors, None, state)
             logits = model.output(hidden)

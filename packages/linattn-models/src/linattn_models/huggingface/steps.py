@@ -1,0 +1,71 @@
+"""Which steps from a cache a compiled decoder makes, in place of the model."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+
+from linattn_core.autocast import autocast_dtype
+from linattn_core.decoder_spec import CannotCompile
+from linattn_models.autoregressive import AutoregressiveTransformer
+from linattn_models.decoding.compile import FEWEST_STEPS, kept_decoder, packed_decoder
+from linattn_models.decoding.compiled_decoder import CompiledDecoder
+from linattn_models.snapshot import Snapshot
+from linattn_models.state import DecodingState
+
+
+class Steps:
+    """The steps from one cache.
+
+    A call does not say how many will follow it. So the weights are packed once the model itself has
+    made as many steps as packing costs; what was packed before is used from the first step on. A
+    copy, as of a cache, counts anew.
+    """
+
+    def __init__(self) -> None:
+        self._made = 0  # by the model itself
+        self._decoder: CompiledDecoder | None = None
+        self._snapshot: Snapshot | None = None  # of the model that was packed
+        self._refused = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), ()
+
+    def choose(
+        self, model: AutoregressiveTransformer, state: DecodingState
+    ) -> CompiledDecoder | None:
+        """The decoder for the next step, or None where the model itself has to make it."""
+        if self._refused or not _needs_results_alone(model):
+            return None
+        if self._decoder is not None and not cast(Snapshot, self._snapshot).holds():
+            self._made, self._decoder = 0, None
+        position = state.cursor.furthest
+        if self._decoder is None or not _has_position(self._decoder, position):
+            self._made += 1
+            if self._made == 1 or self._made > FEWEST_STEPS:
+                self._find(model, position + 1)
+        return self._decoder
+
+    def _find(self, model: AutoregressiveTransformer, positions: int) -> None:
+        """Takes the decoder that was packed before, after enough steps also a new one."""
+        self._snapshot = Snapshot(model)
+        find = packed_decoder if self._made > FEWEST_STEPS else kept_decoder
+        try:
+            self._decoder = find(model, positions)
+        except CannotCompile:
+            self._decoder, self._refused = None, True
+
+
+def _needs_results_alone(model: AutoregressiveTransformer) -> bool:
+    """Whether a step needs no gradients, and neither a compiler nor autocast changes it."""
+    return not (
+        torch.is_grad_enabled()
+        or model.training
+        or torch.compiler.is_compiling()
+        or autocast_dtype(model.device.type) is not None
+    )
+
+
+def _has_position(decoder: CompiledDecoder, position: int) -> bool:
+    return decoder.longest is None or position < decoder.longest
