@@ -409,16 +409,42 @@ def test_rows_that_ended_in_padding_follow_their_states() -> None:
 
 
 @pytest.mark.parametrize("kind", tiny.DECODERS)
-def test_a_registered_model_keeps_what_it_learned(kind: str, tmp_path: Path) -> None:
-    register()
+@pytest.mark.parametrize("decay", [None, "fixed", 0.9, [0.5, 0.9]], ids=str)
+def test_a_registered_model_keeps_what_it_learned(kind: str, decay: Any, tmp_path: Path) -> None:
+    decay = decay * 2 if isinstance(decay, list) and kind == "gpt2" else decay
+    register("linattn-kept", decay=decay)
     model, ids = tiny.MODELS[kind](), tiny.tokens(2, 9)
-    model.set_attn_implementation("linattn")
+    model.set_attn_implementation("linattn-kept")
     wanted = model(ids, use_cache=False).logits
-    convert(model, feature_map="elu").save_pretrained(tmp_path)
+    convert(model, feature_map="elu", decay=decay).save_pretrained(tmp_path)
     for each in (model, load_converted(tmp_path, dtype=torch.float64)):
-        cache = DynamicCache()
-        pieces = [each(piece, past_key_values=cache).logits for piece in ids.split(4, 1)]
-        torch.testing.assert_close(torch.cat(pieces, 1), wanted)
+        for pieces in (ids.split(4, 1), ids.split(1, 1)):
+            cache = DynamicCache()
+            logits = [each(piece, past_key_values=cache).logits for piece in pieces]
+            torch.testing.assert_close(torch.cat(logits, 1), wanted)
+
+
+def test_learned_maps_beside_a_decay() -> None:
+    model = convert(tiny.llama(), decay=0.8)
+    settings = {"max_new_tokens": 9, "do_sample": False}
+
+    errors = transfer_attention(model, batches(2) * 5, learning_rate=5e-2)
+    cached = model.generate(**LEFT, **settings)
+
+    assert sum(errors[-2:]) < sum(errors[:2])
+    assert cached.tolist() == model.generate(**LEFT, **settings, use_cache=False).tolist()
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [("llama", {"decay": 2}), ("llama", {"decay": [0.5] * 3}), ("bert", {"decay": 0.9}),
+     ("llama", {"decay": 0.9, "window_size": 4})],
+)  # fmt: skip
+def test_a_decay_that_no_layer_has_is_refused(kind: str, settings: dict[str, Any]) -> None:
+    model = tiny.MODELS[kind]()
+    with pytest.raises(ValueError, match="decay"):
+        convert(model, **settings)
+    assert not tiny.layers(model)
 
 
 def without_head_dim() -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 pytest.importorskip("transformers", reason="needs the extra [transformers]")
 
@@ -28,7 +28,9 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from linattn_core import linear_attention
 from linattn_core.reference import quadratic
+from linattn_models.attention.decay import Decay
 from linattn_models.huggingface import interface, register, support
+from linattn_models.huggingface.decays import log_decay
 from linattn_models.huggingface.support import dispatches_by_name
 from tests.models.huggingface import tiny
 
@@ -278,6 +280,79 @@ def test_a_mask_of_another_shape_is_refused(kind: str, shape: tuple[int, ...]) -
         linear(kind)(tiny.tokens(2, 6), attention_mask=torch.ones(shape, dtype=torch.int64))
 
 
+DECAYS = ["fixed", 0.9, [0.5, 1.0]]
+FACTORS = {"fixed": [1 - 2**-5, 1 - 2**-6], 0.9: [0.9, 0.9]}
+
+
+@pytest.mark.parametrize("decay", DECAYS, ids=str)
+def test_every_layer_decays(decay: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[tuple[Tensor, Tensor, Tensor], Tensor]] = []
+
+    def recorded(*tensors: Tensor, **arguments: Any) -> Tensor:
+        out = linear_attention(*tensors, **arguments)
+        calls.append((tensors, out))
+        return out
+
+    monkeypatch.setattr(interface, "linear_attention", recorded)
+    register("linattn-decay", decay=decay)
+    model = tiny.llama()
+    model.set_attn_implementation("linattn-decay")
+    model(tiny.tokens(2, 6))
+
+    factors = torch.tensor(decay if isinstance(decay, list) else FACTORS[decay]).double()
+    places = torch.arange(6)
+    past = (places[:, None] - places).clamp(min=0)
+    assert len(calls) == 2
+    for (query, *others), out in calls:
+        phi_q, phi_k, value = (
+            nn.functional.elu(query) + 1,
+            nn.functional.elu(others[0].repeat_interleave(2, 1)) + 1,
+            others[1].repeat_interleave(2, 1),
+        )
+        weights = factors.repeat_interleave(2)[:, None, None] ** past
+        weights = (weights * (phi_q @ phi_k.mT)).tril()
+        wanted = weights @ value / (weights.sum(-1, keepdim=True) + 1e-6)
+        torch.testing.assert_close(out, wanted, rtol=1e-6, atol=1e-6)
+
+
+def test_the_fixed_decay_is_that_of_our_own_layers() -> None:
+    ours = Decay("fixed", 4)().double()
+    torch.testing.assert_close(log_decay("fixed", 4, torch.ones(()).double()), ours)
+
+
+@pytest.mark.parametrize("decay", DECAYS, ids=str)
+def test_a_saved_model_keeps_its_decay(decay: Any, tmp_path: Path) -> None:
+    register("linattn-decay", decay=decay)
+    model, ids = tiny.llama(), tiny.tokens(1, 6)
+    model.set_attn_implementation("linattn-decay")
+    wanted = model(ids, use_cache=False).logits
+    model.save_pretrained(tmp_path)
+    loaded = type(model).from_pretrained(tmp_path, dtype=torch.float64)
+    assert torch.equal(loaded(ids, use_cache=False).logits, wanted)
+
+    for other in (None, 0.3):
+        register("linattn-decay", decay=other)
+        loaded = type(model).from_pretrained(tmp_path)
+        with pytest.raises(ValueError, match="decay"):
+            loaded(ids)
+
+
+def test_a_decay_of_what_is_not_causal_is_refused() -> None:
+    register("linattn-decay", decay=0.9)
+    model = tiny.bert()
+    model.set_attn_implementation("linattn-decay")
+    with pytest.raises(ValueError, match="decay"):
+        model(tiny.tokens(1, 4))
+
+
+def test_a_decay_of_another_number_of_heads_is_refused() -> None:
+    register("linattn-decay", decay=[0.9] * 3)
+    model = tiny.llama()
+    model.set_attn_implementation("linattn-decay")
+    with pytest.raises(ValueError, match="decay"):
+        model(tiny.tokens(1, 4))
+
+
 class TestRegister:
     @pytest.mark.parametrize(
         ("arguments", "name"),
@@ -286,6 +361,11 @@ class TestRegister:
          ({"feature_map": 3}, "feature_map"),
          ({"backend": "foo"}, "backend"),
          ({"backend": None}, "backend"),
+         ({"decay": "learned"}, "decay"),
+         ({"decay": 0}, "decay"),
+         ({"decay": [0.5, 1.5]}, "decay"),
+         ({"decay": float("nan")}, "decay"),
+         ({"decay": True}, "decay"),
          ({"eps": -1}, "eps"),
          ({"eps": "small"}, "eps"),
          ({"name": ""}, "name"),

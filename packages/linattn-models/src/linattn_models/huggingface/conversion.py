@@ -22,7 +22,8 @@ from linattn_models.huggingface.converted import (
     cache_name,
     shape_of,
 )
-from linattn_models.huggingface.interface import sees_only_the_past
+from linattn_models.huggingface.decays import Decay, read_decay
+from linattn_models.huggingface.interface import refuse_decay, sees_only_the_past
 from linattn_models.huggingface.padding import check_no_padding_behind
 from linattn_models.huggingface.pieces import find_misfit
 from linattn_models.huggingface.support import dispatches_by_name
@@ -47,6 +48,7 @@ def convert(
     num_features: int | None = None,
     window_size: int = 0,
     feature_map: str = "hedgehog",
+    decay: Decay | None = None,
 ) -> Model:
     """Replaces every attention layer of a model, in place, by linear attention.
 
@@ -59,8 +61,8 @@ def convert(
     linear attention for the keys before them (see `windowed_attention`). The model starts nearer to
     its teacher. The state also holds these w keys and values; once it does, it does not grow.
 
-    A model that was trained with `register()` keeps what it learned by its feature map, "elu": it
-    computes the same, and generates from a state.
+    A model that was trained with `register()` keeps what it learned by its feature map, "elu", and
+    its decay: it computes the same, and generates from a state.
 
     Args:
         model: a `PreTrainedModel`; pass a copy if you need the original model too.
@@ -68,6 +70,7 @@ def convert(
         window_size: w, for causal models; 0 for no window.
         feature_map: "hedgehog", learned by each head; or a name that `linear_attention` knows, of
             a map that takes neither a num_features nor a window.
+        decay: as for `register`, for causal models; not beside a window.
 
     Returns:
         The model. `save_pretrained` saves it, `load_converted` loads it.
@@ -76,12 +79,16 @@ def convert(
         ValueError, TypeError: a layer whose attention cannot be replaced, with the reason; a model
             without attention layers; what is no model; a num_features that is not positive and
             even; a negative window_size, or one for layers that are not causal; an unknown
-            feature_map, or one with a num_features or a window. The model is then as it was.
+            feature_map, or one with a num_features or a window; a decay out of range, beside a
+            window, or for layers that are not causal. The model is then as it was.
 
     Cost: a causal model reads eight tokens, whole and in two pieces: a layer whose outputs differ,
     because it keeps more in its cache than keys and values, cannot be replaced.
     """
     _check_arguments(model, num_features, window_size, feature_map)
+    decay = read_decay(decay)
+    if window_size and decay is not None:
+        raise ValueError(expected("decay", "None beside a window", decay, "choose one of the two"))
     layers = dict(_attention_layers(model))
     if not layers:
         wanted = "a model of transformers with layers that dispatch attention by name"
@@ -90,8 +97,10 @@ def convert(
         if window_size and not sees_only_the_past(attention, None):
             reason = "it is not causal, as a window needs: pass window_size=0"
             raise _refusal(name, attention, reason)
+        if decay is not None and not sees_only_the_past(attention, None):
+            refuse_decay(f"{name}, a {type(attention).__name__} that is not causal")
     replaced = {
-        name: ConvertedAttention(attention, num_features, window_size, feature_map)
+        name: ConvertedAttention(attention, num_features, window_size, feature_map, decay)
         for name, attention in layers.items()
     }
     with _undone_if_refused(model, layers):
@@ -106,6 +115,7 @@ def convert(
     marked.config.linattn_features = layer.feature_map.feature_dim(shape_of(layer.attention)[2])
     marked.config.linattn_window = window_size
     marked.config.linattn_feature_map = feature_map
+    marked.config.linattn_decay = decay  # not saved where it is None
     marked._is_stateful = True  # no token can be taken back, so generation is not speculative
     if hasattr(model, "generate"):
         model.register_forward_pre_hook(_check_last_logits, with_kwargs=True)
@@ -234,6 +244,7 @@ def load_converted(folder: str | Path, **options: Any) -> PreTrainedModel:
             num_features=config.linattn_features if learned else None,
             window_size=config.linattn_window,
             feature_map=config.linattn_feature_map,
+            decay=getattr(config, "linattn_decay", None),
         )
 
     loader: Any = type(cls.__name__, (cls,), {"__init__": build, "__module__": cls.__module__})

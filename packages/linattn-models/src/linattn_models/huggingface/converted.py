@@ -14,7 +14,8 @@ from linattn_core import FeatureMap, LinearAttentionState, linear_attention, lin
 from linattn_core.errors import expected
 from linattn_core.feature_maps import Hedgehog, get_feature_map
 from linattn_models.huggingface.cache import StateLayer, state_layer
-from linattn_models.huggingface.interface import Call, register_function
+from linattn_models.huggingface.decays import Decay, log_decay
+from linattn_models.huggingface.interface import Call, refuse_decay, register_function
 from linattn_models.huggingface.names import remember
 from linattn_models.huggingface.padding import check_left_padded
 from linattn_models.huggingface.window import WindowedState, windowed_attention
@@ -42,6 +43,7 @@ class ConvertedAttention(nn.Module):
         num_features: F, even; twice the head dim by default.
         window_size: w; 0 for no window.
         feature_map: "hedgehog", or another name that `linear_attention` knows, without a window.
+        decay: as for `register`, without a window.
 
     Attributes:
         learned: whether the feature map has weights.
@@ -56,6 +58,7 @@ class ConvertedAttention(nn.Module):
         num_features: int | None = None,
         window_size: int = 0,
         feature_map: str = "hedgehog",
+        decay: Decay | None = None,
     ) -> None:
         super().__init__()
         self.attention = attention
@@ -71,6 +74,8 @@ class ConvertedAttention(nn.Module):
         weight = next(attention.parameters())
         self.feature_map.to(weight)
         self.window_size = window_size
+        self.decay = decay
+        log_decay(decay, kv_heads, torch.empty(()))  # refuses another number of heads
         log_gamma = nn.Parameter(weight.new_zeros(heads)) if window_size else None
         self.log_gamma: nn.Parameter | None
         self.register_parameter("log_gamma", log_gamma)
@@ -120,6 +125,8 @@ class ConvertedAttention(nn.Module):
         if self.window_size and not call.is_causal:
             advice = "convert the model with window_size=0"
             raise ValueError(expected("a layer with a window", "is_causal", False, advice))
+        if self.decay is not None and not call.is_causal:
+            refuse_decay("is_causal=False")
         if layer is None or not call.is_causal:
             return self._windowed(call)[0] if self.window_size else self._linear(call)
         check_left_padded(layer.ready)
@@ -144,15 +151,19 @@ class ConvertedAttention(nn.Module):
         query, key, value = (x[:, :, 0] for x in (call.query, call.key, call.value))
         out, state = linear_attention_step(
             query, key, value, state, feature_map=self.feature_map, enable_gqa=call.grouped,
-            inplace=not torch.is_grad_enabled(),
+            log_decay=self._log_decay(call), inplace=not torch.is_grad_enabled(),
         )  # fmt: skip
         return out[:, :, None], state
 
     def _linear(self, call: Call, **states: Any) -> Any:
         return linear_attention(
             call.query, call.key, call.value, is_causal=call.is_causal, attn_mask=call.mask,
-            feature_map=self.feature_map, enable_gqa=call.grouped, **states,
+            feature_map=self.feature_map, enable_gqa=call.grouped,
+            log_decay=self._log_decay(call), **states,
         )  # fmt: skip
+
+    def _log_decay(self, call: Call) -> Tensor | None:
+        return log_decay(self.decay, call.key.shape[1], call.key)
 
     def _windowed(self, call: Call, state: State | None = None) -> tuple[Tensor, State]:
         return windowed_attention(

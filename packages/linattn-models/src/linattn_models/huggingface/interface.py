@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, NoReturn, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ from linattn_core.checks import check_options
 from linattn_core.errors import expected, quote
 from linattn_core.feature_maps.registry import shared_feature_map
 from linattn_core.registry import find_backend
+from linattn_models.huggingface.decays import Decay, log_decay, read_decay
 from linattn_models.huggingface.names import describe, refuse_other_settings, registered, remember
 from linattn_models.huggingface.support import check_dispatches
 
@@ -69,6 +70,7 @@ def register(
     name: str = "linattn",
     *,
     feature_map: str | FeatureMap = "elu",
+    decay: Decay | None = None,
     eps: float = 1e-6,
     backend: str = "auto",
 ) -> None:
@@ -84,28 +86,33 @@ def register(
     such as Bloom, a cache, which would grow (`convert` and
     `LinattnForCausalLM` generate from a state instead), dropout of attention weights, sliding
     windows and other masks that differ between queries, packed sequences, other scales, biases,
-    caps and sinks. Under `torch.compile` pass an `attention_mask`: without one, transformers
-    treats every batch as packed.
+    caps and sinks; a decay where attention is not causal. Under `torch.compile` pass an
+    `attention_mask`: without one, transformers treats every batch as packed.
 
     `save_pretrained` writes the name into config.json, so that `from_pretrained` builds the same
     attention, or refuses where the name is not registered. A model that was saved with another
-    feature map or eps than the name has now is refused when it runs.
+    feature map, decay or eps than the name has now is refused when it runs.
 
     Args:
         name: the value of `attn_implementation`; a name that `register` got before is replaced.
         feature_map, eps, backend: as for `linear_attention`; learned maps need `convert`.
+        decay: what a head's state is multiplied by before each position, above 0 and at most 1: one
+            number, one for each of the H_kv heads, or "fixed" for those of `Linear`.
 
     Raises:
-        ValueError, TypeError: a name that transformers has; a feature map, eps or backend that
-            `linear_attention` refuses.
+        ValueError, TypeError: a name that transformers has; a decay out of range; a feature map,
+            eps or backend that `linear_attention` refuses.
     """
     _check_name(name)
     shared_feature_map(feature_map, _USUAL_HEAD_DIM)
     check_options(eps, backend)
     if backend != "auto":
         find_backend(backend)
-    remember(name, describe(feature_map, eps))
-    register_function(name, partial(_linear, feature_map=feature_map, eps=eps, backend=backend))
+    decay = read_decay(decay)
+    remember(name, describe(feature_map, eps, decay))
+    register_function(
+        name, partial(_linear, feature_map=feature_map, decay=decay, eps=eps, backend=backend)
+    )
 
 
 def _check_name(name: str) -> None:
@@ -200,23 +207,38 @@ def _attend(
 
 
 def _linear(
-    call: Call, *, feature_map: str | FeatureMap, eps: float, backend: str, **options: Any
+    call: Call,
+    *,
+    feature_map: str | FeatureMap,
+    decay: Decay | None,
+    eps: float,
+    backend: str,
+    **options: Any,
 ) -> Tensor:
     """The attention function that `register` registers."""
     queries, keys = call.query.shape[2], call.key.shape[2]
     refuse_other_settings(cast(Any, call.module).config)
     _refuse_dropout(call.dropout)
     _refuse_scaling(call.scaling, call.query.shape[-1])
+    if decay is not None and not call.is_causal:
+        refuse_decay("is_causal=False")
     if call.is_causal and queries != keys:
         wanted = f"no cache, so {queries} keys for {queries} queries"
         name = f"feature_map={feature_map!r}" if isinstance(feature_map, str) else "..."
+        name += "" if decay is None else f", decay={decay!r}"
         advice = f"pass use_cache=False, or convert(model, {name}) for a state of fixed size"
         raise ValueError(expected("causal linear attention", wanted, f"{keys} keys", advice))
     return linear_attention(
         call.query, call.key, call.value, is_causal=call.is_causal, feature_map=feature_map,
-        attn_mask=call.mask, enable_gqa=call.grouped, eps=eps,
-        backend=backend,
+        attn_mask=call.mask, log_decay=log_decay(decay, call.key.shape[1], call.key),
+        enable_gqa=call.grouped, eps=eps, backend=backend,
     )  # fmt: skip
+
+
+def refuse_decay(got: str) -> NoReturn:
+    """Refuses a decay where the order of the keys does not count."""
+    advice = "leave the decay out"
+    raise ValueError(expected("attention with a decay", "causal attention", got, advice))
 
 
 def sees_only_the_past(module: nn.Module, is_causal: bool | None) -> bool:

@@ -9,6 +9,7 @@ from transformers import PreTrainedConfig
 
 from linattn_core import FeatureMap
 from linattn_core.errors import expected
+from linattn_models.huggingface.decays import Decay
 
 _FIELD = "linattn_attention"
 
@@ -16,10 +17,11 @@ registered: dict[str, dict[str, Any]] = {}
 """What a config saves of each name, beside the name; empty for the name of converted layers."""
 
 
-def describe(feature_map: str | FeatureMap, eps: float) -> dict[str, Any]:
+def describe(feature_map: str | FeatureMap, eps: float, decay: Decay | None) -> dict[str, Any]:
     """The settings of `register`, as a config saves them."""
     described = feature_map if isinstance(feature_map, str) else repr(feature_map)
-    return {"feature_map": described, "eps": float(eps)}
+    settings = {"feature_map": described, "eps": float(eps)}
+    return settings if decay is None else {**settings, "decay": decay}
 
 
 def remember(name: str, settings: dict[str, Any]) -> None:
@@ -30,11 +32,11 @@ def remember(name: str, settings: dict[str, Any]) -> None:
 
 
 def refuse_other_settings(config: PreTrainedConfig) -> None:
-    """Refuses a model that was saved with another feature map or eps than its name has now."""
+    """Refuses a model that was saved with other settings than its name has now."""
     name = config._attn_implementation
     saved, here = getattr(config, _FIELD, {}).get(name), registered.get(name)
     if saved is not None and here is not None and saved != here:
-        wanted, got = (f"feature_map={x['feature_map']!r}, eps={x['eps']:g}" for x in (saved, here))
+        wanted, got = (", ".join(f"{k}={v!r}" for k, v in x.items()) for x in (saved, here))
         advice = "register what the model was saved with, or load it with another name"
         raise ValueError(expected(name, wanted, got, advice))
 
