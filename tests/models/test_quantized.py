@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from linattn_models import (
     MixtureOfLogistics,
     Seq2SeqTransformer,
     TransformerConfig,
+    save,
 )
 from tests.models.tiny import seeded
 
@@ -51,6 +53,11 @@ class TestQuantized:
             parameters, state = small.prefill(tokens)
             assert_near(parameters, model.prefill(tokens)[0])
             assert small.step(tokens[:, 0], state)[0].shape == parameters.shape
+
+    def test_it_is_not_saved(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="quantized"):
+            save(quantize(AutoregressiveTransformer(LAYERS, 9, max_length=20)), tmp_path)
+        assert not any(tmp_path.iterdir())
 
     def test_a_layer(self) -> None:
         layer, x = LinearAttention(16, 2), torch.randn(2, 5, 16, generator=seeded())

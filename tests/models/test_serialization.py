@@ -20,6 +20,7 @@ from linattn_core import feature_map_names, get_feature_map, register_feature_ma
 from linattn_core.feature_maps import registry
 from linattn_models import (
     AutoregressiveTransformer,
+    Linear,
     MixtureOfLogistics,
     compile_decoder,
     load,
@@ -57,6 +58,7 @@ MODELS: dict[str, Callable[[], Model]] = {
     ),
     # Lengths that no tensor has.
     "softmax, in blocks": lambda: tiny_transformer("softmax", causal_block=50_000),
+    "a long window": lambda: tiny_transformer(Linear(window_size=50_000)),
     "long, no positions": lambda: AutoregressiveTransformer(
         tiny_config(), 7, 50_000, "none"
     ).eval(),

@@ -26,7 +26,7 @@ from transformers import (
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from linattn_core import linear_attention
+from linattn_core import FeatureMap, get_feature_map, linear_attention
 from linattn_core.reference import quadratic
 from linattn_models.attention.decay import Decay
 from linattn_models.huggingface import interface, register, support
@@ -200,15 +200,33 @@ def test_a_saved_model_keeps_its_attention(kind: str, tmp_path: Path) -> None:
     assert type(model).from_pretrained(tmp_path).config._attn_implementation == "sdpa"
 
 
-def test_a_saved_model_with_another_feature_map_is_refused(tmp_path: Path) -> None:
-    register("linattn-other", feature_map="relu")
+@pytest.mark.parametrize("text", ["linattn", "sdpa"])
+def test_a_saved_model_keeps_the_attention_of_its_parts(text: str, tmp_path: Path) -> None:
+    model = tiny.llava()
+    model.set_attn_implementation({"text_config": text, "vision_config": "linattn"})
+    model.save_pretrained(tmp_path)
+    config = type(model).from_pretrained(tmp_path).config
+    assert config.text_config._attn_implementation == text
+    assert config.vision_config._attn_implementation == "linattn"
+
+
+def seeded(seed: int) -> FeatureMap:
+    return get_feature_map("favor", 4, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize(("saved", "other"), [("relu", "elu"), (seeded(0), seeded(1))], ids=repr)
+def test_a_saved_model_with_another_feature_map_is_refused(
+    saved: str | FeatureMap, other: str | FeatureMap, tmp_path: Path
+) -> None:
+    register("linattn-other", feature_map=saved)
     model = tiny.gpt2()
     model.set_attn_implementation("linattn-other")
     model.save_pretrained(tmp_path)
-    register("linattn-other", feature_map="elu")
+    register("linattn-other", feature_map=other)
     loaded = type(model).from_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"^linattn-other: expected"):
+    with pytest.raises(ValueError, match=r"^linattn-other: expected") as refusal:
         loaded(tiny.tokens(1, 3))
+    assert len(str(refusal.value)) < 200
     renamed = type(model).from_pretrained(tmp_path, attn_implementation="linattn")
     assert renamed(tiny.tokens(1, 3)).logits.isfinite().all()
 

@@ -36,7 +36,7 @@ def write_model_files(
         config: JSON values; format and digest are added.
     """
     own_memory = _separate(tensors)
-    described = {"format_version": FORMAT_VERSION, DIGEST: _digest(own_memory), **config}
+    described = {"format_version": FORMAT_VERSION, DIGEST: compute_digest(own_memory), **config}
     text = json.dumps(described, indent=2) + "\n"
     with _folder_for_model(folder), replace_files(folder, *_FILES) as fresh:
         try:
@@ -60,7 +60,7 @@ def read_model_files(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     config = read_model_config(path)
     while True:
         tensors = _read_weights(weights)
-        digest = _digest(tensors)
+        digest = compute_digest(tensors)
         if config.get(DIGEST) == digest:
             return config, tensors
         with suppress(ValueError, FileNotFoundError):
@@ -126,7 +126,7 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
         raise ValueError(expected(str(path), "a whole safetensors file", error)) from None
 
 
-def _digest(tensors: Mapping[str, Tensor]) -> str:
+def compute_digest(tensors: Mapping[str, Tensor]) -> str:
     """The SHA-256 of names, dtypes, shapes and values."""
     digest = hashlib.sha256()
     for name, x in sorted(tensors.items()):

@@ -66,8 +66,8 @@ def save(
             the bytes, rounded as `compile_decoder` rounds them on the CPU; None as they are.
 
     Raises:
-        ValueError: a model of another class, other weights, `extra` that is not JSON, or a folder
-            whose `config.json` is not that of a saved model.
+        ValueError: a model of another class or one that is quantized, other weights, `extra` that
+            is not JSON, or a folder whose `config.json` is not that of a saved model.
         TypeError: weights in fewer bits of a model that is not in float32.
         OSError: the disk is full or cannot be written.
     """
@@ -91,6 +91,11 @@ def save(
     except (TypeError, ValueError) as error:
         raise ValueError(expected("extra", "JSON values only", error)) from None
     tensors: Mapping[str, Tensor] = model.state_dict()
+    for name, x in tensors.items():
+        if not isinstance(x, Tensor):
+            advice = 'save the model before it is quantized, or pass weights="int8"'
+            kind = f"{quote(name)} of type {type(x).__name__}"
+            raise ValueError(expected("model", "weights that are tensors", kind, advice))
     if not are_sharded(tensors.values()):
         _write(model, Path(folder), config, tensors, weights)
         return
@@ -202,7 +207,7 @@ def _check_sizes(path: Path, description: Mapping[str, Any], tensors: Mapping[st
     """Refuses sizes that do not match the weights, before a model of these sizes is built."""
     elements = sum(x.numel() for x in tensors.values())
     # The cost of building a model does not depend on these.
-    free: tuple[str, ...] = ("chunk", "buckets", "causal_block")
+    free: tuple[str, ...] = ("chunk", "buckets", "causal_block", "window_size")
     if description.get("positions") in WITHOUT_VECTORS:
         free += ("max_length",)
     for name, value in _integers(description):
