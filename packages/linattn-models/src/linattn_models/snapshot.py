@@ -40,6 +40,7 @@ class Snapshot:
 
     def _read(self) -> tuple[object, ...]:
         """What changes with the backend, with hooks, and with the values of the tensors."""
-        hooked = any(self._hooks) or any("forward" in own for own in self._attributes)
+        hooks = sum(map(len, self._hooks))
+        replaced = ["forward" in own for own in self._attributes]
         values = [(x.data_ptr(), version_of(x)) for x in self._tensors]
-        return choice.current, hooked, values
+        return choice.current, hooks, replaced, values

@@ -23,7 +23,7 @@ from linattn_models.decoding.compiled_decoder import (
     CompiledTransformer,
     FusedPredictor,
 )
-from linattn_models.decoding.graph import CudaGraphRecorder, GraphDecoder, Recorder
+from linattn_models.decoding.graph import Choose, CudaGraphRecorder, GraphDecoder, Recorder
 from linattn_models.decoding.loop import Start
 from linattn_models.decoding.predictors import RerunPredictor, StatefulPredictor, TokenModel
 from linattn_models.decoding.prompts import Prompt
@@ -123,23 +123,36 @@ def compile_described(
             an `EagerRecorder`, which runs the operations one by one, this works on any device.
     """
     one_of("weights", weights, WEIGHTS)
-    backend = choice.current if backend == "auto" else backend
     tokens = description.tokens
     draws_inside = tokens is not None and tokens.sampler is not None
-    if recorder is None and description.device.type == "cuda":
-        recorder = CudaGraphRecorder(description.device)
-    if recorder is None:
-        native = _compile_native(backend, description, weights)
-    else:
-        choose = model.head.choose if draws_inside else None
-        native = GraphDecoder(description, weights, backend, choose, recorder)
+    choose = model.head.choose if draws_inside else None
+    native = compile_native(description, weights, backend, choose, recorder)
     if tokens is None:
         return CompiledTransformer(model.config, weights, native, description.device)
     longest = None if tokens.positions is None else len(tokens.positions)
     return CompiledDecoder(model, weights, native, longest, draws_inside=draws_inside)
 
 
-def _compile_native(backend: str, description: DecoderDescription, weights: str) -> NativeDecoder:
+def compile_native(
+    description: DecoderDescription,
+    weights: str = "float32",
+    backend: str = "auto",
+    choose: Choose | None = None,
+    recorder: Recorder | None = None,
+) -> NativeDecoder:
+    """A decoder of states in tensors, without the interface of a model.
+
+    Args:
+        description: the model.
+        weights, backend: as for `compile_decoder`.
+        choose: the method of the head that draws inside a recorded step; None to draw none.
+        recorder: as for `compile_described`.
+    """
+    backend = choice.current if backend == "auto" else backend
+    if recorder is None and description.device.type == "cuda":
+        recorder = CudaGraphRecorder(description.device)
+    if recorder is not None:
+        return GraphDecoder(description, weights, backend, choose, recorder)
     try:
         return registry.compile_decoder(backend, description, weights)
     except CannotCompile as error:
@@ -251,7 +264,7 @@ def packed_decoder(model: TokenModel, positions: int | None = None) -> CompiledD
     """
     description = model.describe(positions)
     with _lock:
-        source = _signature(model, description), _checksums(description)
+        source = _signature(model, description), checksums_of(description)
         packed = _cache.pop(model, None)
         if packed is None or not packed.is_from(*source):
             del packed  # frees its memory before the next is packed
@@ -270,22 +283,30 @@ def kept_decoder(model: TokenModel, positions: int | None = None) -> CompiledDec
     if packed is None:
         return None
     description = model.describe(positions)
-    unchanged = packed.is_from(_signature(model, description), _checksums(description))
+    unchanged = packed.is_from(_signature(model, description), checksums_of(description))
     return packed.decoder if unchanged else None
 
 
 def _signature(model: TokenModel, description: DecoderDescription) -> tuple[Any, ...]:
     """What a decoder depends on, apart from the values of the weights."""
     tokens = description.tokens
+    return (
+        model.config,
+        model.head,
+        model.max_length,
+        None if tokens is None else tokens.sampler,
+        settings_of(description),
+        tuple(_identity(x) for x in description.tensors()),
+    )
+
+
+def settings_of(description: DecoderDescription) -> tuple[Any, ...]:
+    """What a described decoder depends on, apart from its tensors."""
     norms = [description.norm]
     for layer in description.layers:
         norms += [layer.norm1, layer.norm2]
     return (
         choice.current,
-        model.config,
-        model.head,
-        model.max_length,
-        None if tokens is None else tokens.sampler,
         description.feature_map,
         description.eps,
         description.activation,
@@ -293,12 +314,11 @@ def _signature(model: TokenModel, description: DecoderDescription) -> tuple[Any,
         description.num_kv_heads,
         description.rotary_base,
         tuple(norm.eps for norm in norms),
-        tuple(_identity(x) for x in description.tensors()),
     )
 
 
 @torch.no_grad()
-def _checksums(description: DecoderDescription) -> Tensor:
+def checksums_of(description: DecoderDescription) -> Tensor:
     """A number for each row of each weight, in which every place has a factor of its own.
 
     Writes through `.data` or into a NumPy view do not change a tensor's version, and an exchange of

@@ -24,6 +24,7 @@ from linattn_models.huggingface.converted import (
 )
 from linattn_models.huggingface.decays import Decay, read_decay
 from linattn_models.huggingface.interface import refuse_decay, sees_only_the_past
+from linattn_models.huggingface.llama import adopt
 from linattn_models.huggingface.padding import check_no_padding_behind
 from linattn_models.huggingface.pieces import find_misfit
 from linattn_models.huggingface.support import dispatches_by_name
@@ -62,7 +63,9 @@ def convert(
     its teacher. The state also holds these w keys and values; once it does, it does not grow.
 
     A model that was trained with `register()` keeps what it learned by its feature map, "elu", and
-    its decay: it computes the same, and generates from a state.
+    its decay: it computes the same, and generates from a state. The steps of a Llama with such a
+    map, without a window, are then compiled as those of a `LinattnForCausalLM`; its class becomes
+    a subclass of transformers' own, of the same name.
 
     Args:
         model: a `PreTrainedModel`; pass a copy if you need the original model too.
@@ -117,6 +120,7 @@ def convert(
     marked.config.linattn_feature_map = feature_map
     marked.config.linattn_decay = decay  # not saved where it is None
     marked._is_stateful = True  # no token can be taken back, so generation is not speculative
+    adopt(model)
     if hasattr(model, "generate"):
         model.register_forward_pre_hook(_check_last_logits, with_kwargs=True)
     return model
@@ -252,6 +256,8 @@ def load_converted(folder: str | Path, **options: Any) -> PreTrainedModel:
     options["ignore_mismatched_sizes"] = True  # they are refused below, in our words
     model, info = loader.from_pretrained(folder, output_loading_info=True, **options)
     _check_weights(folder, info)
+    model.__class__ = cls
+    adopt(model)
     return (model, info) if both else model
 
 

@@ -14,6 +14,8 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from linattn_core.errors import expected, quote
 from linattn_models.autoregressive import AutoregressiveTransformer
+from linattn_models.decoding.compile import kept_decoder, packed_decoder
+from linattn_models.decoding.compiled_decoder import CompiledDecoder
 from linattn_models.files import replace_file
 from linattn_models.heads.base import check_sequences
 from linattn_models.huggingface.cache import StateLayer, state_layer
@@ -242,7 +244,12 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         if state.max_length is not None and after.furthest > state.max_length:
             state = state.with_room(self._room(after.furthest))
         if length == 1:
-            stepping = layer.steps.choose(model, state) or model
+            furthest = state.cursor.furthest
+
+            def find(pack: bool) -> CompiledDecoder | None:
+                return (packed_decoder if pack else kept_decoder)(model, furthest + 1)
+
+            stepping = layer.steps.choose(model, furthest, find) or model
             logits, state = stepping.step(ids[:, 0], state)
             logits = logits.unsqueeze(1)
         else:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any, Protocol, cast
 
 import torch
+from torch import nn
 
 from linattn_core.autocast import autocast_dtype
 from linattn_core.decoder_spec import CannotCompile
-from linattn_models.autoregressive import AutoregressiveTransformer
-from linattn_models.decoding.compile import FEWEST_STEPS, kept_decoder, packed_decoder
-from linattn_models.decoding.compiled_decoder import CompiledDecoder
+from linattn_models.decoding.compile import FEWEST_STEPS
 from linattn_models.snapshot import Snapshot
-from linattn_models.state import DecodingState
+
+
+class Decoder(Protocol):
+    """What `Steps` knows of a compiled decoder."""
+
+    @property
+    def longest(self) -> int | None:
+        """The most positions of a sequence; None for no limit."""
 
 
 class Steps:
@@ -25,7 +32,7 @@ class Steps:
 
     def __init__(self) -> None:
         self._made = 0  # by the model itself
-        self._decoder: CompiledDecoder | None = None
+        self._decoder: Decoder | None = None
         self._snapshot: Snapshot | None = None  # of the model that was packed
         self._refused = False
 
@@ -33,31 +40,34 @@ class Steps:
         return type(self), ()
 
     def choose(
-        self, model: AutoregressiveTransformer, state: DecodingState
-    ) -> CompiledDecoder | None:
-        """The decoder for the next step, or None where the model itself has to make it."""
+        self, model: nn.Module, position: int, find: Callable[[bool], Decoder | None]
+    ) -> Any:
+        """The decoder for the next step, or None where the model itself has to make it.
+
+        Args:
+            model: the model.
+            position: the furthest of the step.
+            find: returns the decoder that was packed before, or None; with True it packs a new one.
+        """
         if self._refused or not _needs_results_alone(model):
             return None
         if self._decoder is not None and not cast(Snapshot, self._snapshot).holds():
             self._made, self._decoder = 0, None
-        position = state.cursor.furthest
         if self._decoder is None or not _has_position(self._decoder, position):
             self._made += 1
             if self._made == 1 or self._made > FEWEST_STEPS:
-                self._find(model, position + 1)
+                self._find(model, find)
         return self._decoder
 
-    def _find(self, model: AutoregressiveTransformer, positions: int) -> None:
-        """Takes the decoder that was packed before, after enough steps also a new one."""
+    def _find(self, model: nn.Module, find: Callable[[bool], Decoder | None]) -> None:
         self._snapshot = Snapshot(model)
-        find = packed_decoder if self._made > FEWEST_STEPS else kept_decoder
         try:
-            self._decoder = find(model, positions)
+            self._decoder = find(self._made > FEWEST_STEPS)
         except CannotCompile:
             self._decoder, self._refused = None, True
 
 
-def _needs_results_alone(model: AutoregressiveTransformer) -> bool:
+def _needs_results_alone(model: Any) -> bool:
     """Whether a step needs no gradients, and neither a compiler nor autocast changes it."""
     return not (
         torch.is_grad_enabled()
@@ -67,5 +77,5 @@ def _needs_results_alone(model: AutoregressiveTransformer) -> bool:
     )
 
 
-def _has_position(decoder: CompiledDecoder, position: int) -> bool:
+def _has_position(decoder: Decoder, position: int) -> bool:
     return decoder.longest is None or position < decoder.longest
