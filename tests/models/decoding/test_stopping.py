@@ -136,7 +136,7 @@ def test_integers_of_any_kind_stop(stop: Any) -> None:
         ({"prefix": []}, ValueError),
         ({"prefix": 5}, ValueError),
         ({"prefix": [1, 2, 3]}, TypeError),
-        ({"prefix": "text"}, TypeError),
+        ({"prefix": "text"}, ValueError),
         ({"prefix": [[1], [2.5, "x"]]}, TypeError),
         ({"prefix_lengths": torch.tensor([1, 1]), "prefix": [[1], [2, 3]]}, ValueError),
         ({"prefix": [torch.tensor([1.9, 0.2])]}, TypeError),

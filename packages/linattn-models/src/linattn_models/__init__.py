@@ -21,7 +21,8 @@ Hypotheses, TokenStream      what beam_search and stream return
 DecodingState                the state between two steps
 KeyValueCache, WindowCache   the state of a layer with softmax, or with a window
 DecodingBatch                states of rows that come and go
-save, load, read_config      one folder: config.json and model.safetensors
+save, load, read_config      one folder: config.json, model.safetensors, tokenizer.json
+CharacterTokenizer           a table of characters, from text to tokens and back
 load_decoder                 the compiled decoder of a saved model, also from weights in fewer bits
 """
 
@@ -63,6 +64,7 @@ from linattn_models.heads import Categorical, Head, MixtureOfLogistics, head_fro
 from linattn_models.seq2seq import Seq2SeqTransformer
 from linattn_models.serialization import load, load_decoder, read_config, save
 from linattn_models.state import DecodingBatch, DecodingState, KeyValueCache, WindowCache
+from linattn_models.tokenizer import CharacterTokenizer
 from linattn_models.transformer import Transformer
 
 __version__ = "0.1.0"
@@ -77,6 +79,7 @@ __all__ = [
     "CTCTransformerConfig",
     "CannotCompile",
     "Categorical",
+    "CharacterTokenizer",
     "CompiledDecoder",
     "CompiledTransformer",
     "DecodingBatch",

@@ -36,9 +36,9 @@ def replace_files(folder: Path, *names: str) -> Iterator[Path]:
     """A temporary folder, whose files replace those in `folder`, in this order, after the body.
 
     The body writes the files in the same order: so those that are left where the first is gone are
-    whole, and the next call completes what was interrupted between two renames. If the body raises,
-    the older files stay as they were. Another process that replaces the same files waits for this
-    one.
+    whole, and the next call completes what was interrupted between two renames. It may leave out
+    files but the first; their older ones stay. If the body raises, all older files stay as they
+    were. Another process that replaces the same files waits for this one.
     """
     fresh = fresh_folder(folder, *names)
     with _locked_folder(fresh, names):
@@ -48,7 +48,8 @@ def replace_files(folder: Path, *names: str) -> Iterator[Path]:
             _remove(leftover)
         yield fresh
         for name in names:
-            _flush(fresh / name)
+            if (fresh / name).exists():
+                _flush(fresh / name)
         _rename(fresh, folder, names)
 
 

@@ -1,4 +1,4 @@
-"""The two files of a saved model: written together, and read as they were written together."""
+"""The files of a saved model: written together, and read as they were written together."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -21,22 +21,40 @@ from linattn_models.validation import json_object
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
+TOKENIZER_FILE = "tokenizer.json"
 FORMAT_VERSION = 2
-# Replaced in this order: the configuration, with the digest of the weights, completes a save.
-_FILES = (WEIGHTS_FILE, CONFIG_FILE)
-DIGEST = "sha256"  # the key of the weights' digest in the configuration
+# Replaced in this order: the configuration, with the digests of the others, completes a save.
+_FILES = (WEIGHTS_FILE, TOKENIZER_FILE, CONFIG_FILE)
+# The keys of the digests in the configuration: of the weights, and of the tokenizer's file.
+DIGEST = "sha256"
+TOKENIZER_DIGEST = "tokenizer_sha256"
+
+
+class ModelFiles(NamedTuple):
+    """The content of a saved model's files."""
+
+    config: dict[str, Any]
+    tensors: dict[str, Tensor]
+    tokenizer: bytes | None
 
 
 def write_model_files(
-    folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    folder: Path,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    tokenizer: bytes | None = None,
 ) -> None:
     """Replaces the files in `folder`; if it fails, nothing changes.
 
     Args:
-        config: JSON values; format and digest are added.
+        config: JSON values; format and digests are added.
+        tokenizer: the content of the tokenizer's file.
     """
     own_memory = _separate(tensors)
-    described = {"format_version": FORMAT_VERSION, DIGEST: compute_digest(own_memory), **config}
+    described = {"format_version": FORMAT_VERSION, DIGEST: compute_digest(own_memory)}
+    if tokenizer is not None:
+        described[TOKENIZER_DIGEST] = hashlib.sha256(tokenizer).hexdigest()
+    described |= config
     text = json.dumps(described, indent=2) + "\n"
     with _folder_for_model(folder), replace_files(folder, *_FILES) as fresh:
         try:
@@ -44,15 +62,17 @@ def write_model_files(
         except SafetensorError as error:
             wanted = "a folder in which the weights can be written"
             raise OSError(expected(str(folder), wanted, error)) from None
+        if tokenizer is not None:
+            (fresh / TOKENIZER_FILE).write_bytes(tokenizer)
         (fresh / CONFIG_FILE).write_text(text, encoding="utf-8")
         shutil.copymode(fresh / CONFIG_FILE, fresh / WEIGHTS_FILE)  # safetensors makes it private
 
 
-def read_model_files(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The configuration and the weights that were saved together.
+def read_model_files(folder: Path) -> ModelFiles:
+    """The configuration, the weights and the tokenizer that were saved together.
 
-    While a model is saved, and after a process was killed between the two renames, the weights are
-    new where the configuration is not: that of the weights is still in its temporary folder.
+    While a model is saved, and after a process was killed between two renames, the weights are new
+    where the configuration is not: that of the weights is still in its temporary folder.
 
     Cost: reads the weights and computes their SHA-256.
     """
@@ -61,18 +81,39 @@ def read_model_files(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     while True:
         tensors = _read_weights(weights)
         digest = compute_digest(tensors)
-        if config.get(DIGEST) == digest:
-            return config, tensors
-        with suppress(ValueError, FileNotFoundError):
-            pending = read_model_config(fresh_folder(folder, *_FILES) / CONFIG_FILE)
-            if pending.get(DIGEST) == digest:
-                return pending, tensors
+        for saved in (config, _pending_config(folder)):
+            tokenizer = _find_tokenizer(folder, saved)
+            if saved.get(DIGEST) == digest and (tokenizer or TOKENIZER_DIGEST not in saved):
+                return ModelFiles(saved, tensors, tokenizer)
         before, config = config, read_model_config(path)
         if config == before:
-            if DIGEST not in config:  # written by another program or a person
-                return config, tensors
-            wanted = f"the weights that {CONFIG_FILE} names by {DIGEST}"
-            raise ValueError(expected(str(weights), wanted, "others", "save the model again"))
+            break
+    advice = "save the model again"
+    if config.get(DIGEST, digest) != digest:  # absent if another program or a person wrote it
+        wanted = f"the weights that {CONFIG_FILE} names by {DIGEST}"
+        raise ValueError(expected(str(weights), wanted, "others", advice))
+    tokenizer = _find_tokenizer(folder, config)
+    if tokenizer is None and TOKENIZER_DIGEST in config:
+        wanted = f"the tokenizer that {CONFIG_FILE} names by {TOKENIZER_DIGEST}"
+        raise ValueError(expected(str(folder / TOKENIZER_FILE), wanted, "another or none", advice))
+    return ModelFiles(config, tensors, tokenizer)
+
+
+def _pending_config(folder: Path) -> dict[str, Any]:
+    """The configuration of a save that is not completed; an empty one if there is none."""
+    with suppress(ValueError, FileNotFoundError):
+        return read_model_config(fresh_folder(folder, *_FILES) / CONFIG_FILE)
+    return {}
+
+
+def _find_tokenizer(folder: Path, config: Mapping[str, Any]) -> bytes | None:
+    """The tokenizer's file that a configuration names by its digest."""
+    for place in (folder, fresh_folder(folder, *_FILES)):
+        with suppress(OSError):
+            content = (place / TOKENIZER_FILE).read_bytes()
+            if hashlib.sha256(content).hexdigest() == config.get(TOKENIZER_DIGEST):
+                return content
+    return None
 
 
 def read_model_config(path: Path) -> dict[str, Any]:

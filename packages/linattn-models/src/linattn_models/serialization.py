@@ -1,4 +1,7 @@
-"""Models on disk: one folder with `config.json` and `model.safetensors`; nothing is unpickled."""
+"""Models on disk: one folder with `config.json` and `model.safetensors`; nothing is unpickled.
+
+A model of text has a third file, `tokenizer.json`.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,8 @@ from linattn_models.fewer_bits import FEWER_BITS, reduce_bits, restore_bits
 from linattn_models.model_files import (
     CONFIG_FILE,
     DIGEST,
+    TOKENIZER_DIGEST,
+    TOKENIZER_FILE,
     WEIGHTS_FILE,
     read_model_config,
     read_model_files,
@@ -27,6 +32,8 @@ from linattn_models.model_files import (
 from linattn_models.positions import WITHOUT_VECTORS
 from linattn_models.seq2seq import Seq2SeqTransformer
 from linattn_models.sharded import are_sharded, gather_tensors, own_class
+from linattn_models.token_transformer import TokenTransformer
+from linattn_models.tokenizer import check_tokenizer, read_tokenizer, write_tokenizer
 from linattn_models.transformer import Transformer
 from linattn_models.validation import one_of
 
@@ -40,7 +47,7 @@ Model = (
 )
 
 # What `save` adds to a model's `to_dict`.
-_OWN_KEYS = ("format_version", DIGEST, "model", "weights", "extra")
+_OWN_KEYS = ("format_version", DIGEST, TOKENIZER_DIGEST, "model", "weights", "extra")
 _CLASSES: dict[str, type[Model]] = {cls.__name__: cls for cls in get_args(Model)}
 _OTHER = "was it saved from another configuration?"
 
@@ -50,6 +57,7 @@ def save(
     folder: str | Path,
     extra: Mapping[str, Any] | None = None,
     weights: str | None = None,
+    tokenizer: Any = None,
 ) -> None:
     """Writes the model's configuration and weights into `folder`; if it fails, nothing changes.
 
@@ -64,11 +72,13 @@ def save(
             `read_config(folder)["extra"]` returns them.
         weights: "bfloat16" or "int8" writes the matrices of linear layers in a half or a quarter of
             the bytes, rounded as `compile_decoder` rounds them on the CPU; None as they are.
+        tokenizer: written to `tokenizer.json`; by default the model's own `tokenizer`, if any.
 
     Raises:
         ValueError: a model of another class or one that is quantized, other weights, `extra` that
-            is not JSON, or a folder whose `config.json` is not that of a saved model.
-        TypeError: weights in fewer bits of a model that is not in float32.
+            is not JSON, a tokenizer of another vocabulary, or a folder whose `config.json` is not
+            that of a saved model.
+        TypeError: weights in fewer bits of a model that is not in float32, or not a tokenizer.
         OSError: the disk is full or cannot be written.
     """
     kind = own_class(model).__name__
@@ -90,6 +100,7 @@ def save(
         json.dumps(config, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ValueError(expected("extra", "JSON values only", error)) from None
+    text = _tokenizer_content(model, tokenizer)
     tensors: Mapping[str, Tensor] = model.state_dict()
     for name, x in tensors.items():
         if not isinstance(x, Tensor):
@@ -97,14 +108,27 @@ def save(
             kind = f"{quote(name)} of type {type(x).__name__}"
             raise ValueError(expected("model", "weights that are tensors", kind, advice))
     if not are_sharded(tensors.values()):
-        _write(model, Path(folder), config, tensors, weights)
+        _write(model, Path(folder), config, tensors, weights, text)
         return
     tensors = gather_tensors(model)
     try:
         if distributed.get_rank() == 0:
-            _write(model, Path(folder), config, tensors, weights)
+            _write(model, Path(folder), config, tensors, weights, text)
     finally:
         distributed.barrier()  # every rank may load now
+
+
+def _tokenizer_content(model: Model, tokenizer: Any) -> bytes | None:
+    """The file of a model's tokenizer."""
+    own = model.tokenizer if isinstance(model, TokenTransformer) else None
+    tokenizer = own if tokenizer is None else tokenizer
+    if tokenizer is None:
+        return None
+    if not isinstance(model, TokenTransformer):
+        wanted, got = f"None for a {own_class(model).__name__}", f"a {type(tokenizer).__name__}"
+        raise ValueError(expected("tokenizer", wanted, got))
+    check_tokenizer("tokenizer", tokenizer, model.head)
+    return write_tokenizer(tokenizer)
 
 
 def _write(
@@ -113,29 +137,32 @@ def _write(
     config: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
     weights: str | None,
+    tokenizer: bytes | None,
 ) -> None:
     if weights is not None:
         tensors = reduce_bits(model, tensors, weights)
-    write_model_files(folder, config, tensors)
+    write_model_files(folder, config, tensors, tokenizer)
 
 
 def load(folder: str | Path) -> Model:
     """The model that `save` wrote, on the CPU, in evaluation mode, in the dtype it was saved in.
 
-    Weights in fewer bits become float32.
+    Weights in fewer bits become float32. A tokenizer that was saved is the model's `tokenizer`.
 
     Raises:
         FileNotFoundError: no such folder, or one of its two files is absent.
         ValueError: a configuration that is not JSON, has an unknown or missing key or another
             version; weights that are damaged, do not fit the configuration, or are others than
-            those of its "sha256" (weights of another program need none).
+            those of its "sha256" (weights of another program need none); a tokenizer that is
+            damaged, absent or of another vocabulary.
+        ModuleNotFoundError: a tokenizer of the library `tokenizers`, which is not installed.
     """
     return _load(Path(folder))[0]
 
 
 def _load(folder: Path) -> tuple[Model, str]:
     """The model, and the weights with which it was saved, by their name."""
-    config, tensors = read_model_files(folder)
+    config, tensors, tokenizer = read_model_files(folder)
     path, weights = folder / CONFIG_FILE, folder / WEIGHTS_FILE
     _require_known_model(path, config)
     if config.get("weights") is not None:
@@ -148,6 +175,11 @@ def _load(folder: Path) -> tuple[Model, str]:
     with torch.random.fork_rng(devices=[]):
         model: Model = cls.from_dict(description)
     model.load_state_dict(tensors, assign=True)
+    if tokenizer is not None and isinstance(model, TokenTransformer):
+        name = str(folder / TOKENIZER_FILE)
+        saved = read_tokenizer(name, tokenizer)
+        check_tokenizer(name, saved, model.head)
+        model.tokenizer = saved
     return model.eval(), config.get("weights") or "float32"
 
 

@@ -144,7 +144,7 @@ class CompiledDecoder(_Compiled, GenerationMixin):
     changes of the model's weights do not reach the decoder. Its results have no gradients.
 
     Attributes:
-        head, max_length: those of the model.
+        head, max_length: those of the model; so is `tokenizer`, until it is set.
     """
 
     def __init__(
@@ -159,6 +159,7 @@ class CompiledDecoder(_Compiled, GenerationMixin):
         super().__init__(model.config, weights, native, model.device)
         self.head: Head = model.head
         self.max_length: int | None = model.max_length
+        self._tokenizer = model.tokenizer
         self._longest = longest
         self._drawn = model.head if draws_inside and isinstance(model.head, Drawn) else None
 

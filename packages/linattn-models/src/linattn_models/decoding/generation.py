@@ -19,6 +19,7 @@ from linattn_models.heads import Head
 from linattn_models.heads.filters import Filters
 from linattn_models.heads.settings import PerRow
 from linattn_models.state import DecodingState, KeyValueCache
+from linattn_models.tokenizer import check_tokenizer, decode_tokens, require_tokenizer
 from linattn_models.validation import at_least, in_range
 
 # The length of a stream without a length: more tokens than any program draws.
@@ -30,6 +31,43 @@ class GenerationMixin:
 
     head: Head
     max_length: int | None
+    _tokenizer: Any = None
+
+    @property
+    def tokenizer(self) -> Any:
+        """What turns text into the model's tokens and back: None, until it is set.
+
+        A `CharacterTokenizer`, or a `Tokenizer` of the library `tokenizers`, with the vocabulary of
+        the model. Prefixes and stop strings may then be text.
+        """
+        return self._tokenizer
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer: Any) -> None:
+        if tokenizer is not None:
+            check_tokenizer("tokenizer", tokenizer, self.head)
+        self._tokenizer = tokenizer
+
+    def decode(self, tokens: Any) -> Any:
+        """The text of tokens, by the model's tokenizer; -1, which fills rows, is left out.
+
+        Args:
+            tokens: (N,) integers, or (B, N).
+
+        Returns:
+            A str for (N,), a list of B of them for (B, N).
+
+        Raises:
+            ValueError: a model without a tokenizer.
+        """
+        require_tokenizer("decode", self.tokenizer)
+        rows = torch.as_tensor(tokens).tolist()
+        if rows and isinstance(rows[0], list):
+            return [self._decode_row(row) for row in rows]
+        return self._decode_row(rows)
+
+    def _decode_row(self, row: list[int]) -> str:
+        return decode_tokens(self.tokenizer, [token for token in row if token >= 0])
 
     @property
     def config(self) -> TransformerConfig:
@@ -79,7 +117,8 @@ class GenerationMixin:
             batch: B, sequences drawn side by side; by default that of the prefix or the state, or
                 1. A model with dropout must be in evaluation mode.
             prefix: (B, P) int64 or (B, P, 3), the first tokens of each sequence; or an array, or
-                lists of tokens, one for each sequence and of any lengths.
+                lists of tokens, one for each sequence and of any lengths; or texts, one or a list,
+                which the model's `tokenizer` encodes without special tokens around them.
             prefix_lengths: (B,) int in 0..P, for prefixes of different lengths; tokens past a row's
                 length are ignored. Each row continues from its own position, with the same result
                 as if it were alone (to rounding, which depends on the batch; see

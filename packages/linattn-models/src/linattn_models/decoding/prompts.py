@@ -14,11 +14,12 @@ from linattn_core.errors import expected, quote
 from linattn_models.heads import Head
 from linattn_models.heads.base import check_tokens, token_shape
 from linattn_models.state import DecodingState
+from linattn_models.tokenizer import encode_text, require_tokenizer
 from linattn_models.validation import as_int, at_least, boolean, lengths_within
 
 # A number of tokens, or one for each row.
 Count = int | Sequence[int] | Tensor
-# (B, P) or (B, P, 3) tokens; an array of them; or the tokens of each sequence.
+# (B, P) or (B, P, 3) tokens; an array of them; the tokens of each sequence; or texts.
 Tokens = Tensor | Sequence[Any]
 
 
@@ -30,10 +31,14 @@ class TokenSource(Protocol):
         max_length: the default number of tokens in a sequence, or None.
         longest: the most tokens of a sequence; None for no limit.
         device: where tokens and parameters are.
+        tokenizer: encodes texts; None without one.
     """
 
     head: Head
     max_length: int | None
+
+    @property
+    def tokenizer(self) -> Any: ...
 
     @property
     def longest(self) -> int | None: ...
@@ -185,7 +190,8 @@ def read_prompt(
         if batch != state.batch:
             raise ValueError(expected("state", f"{batch} sequences", state.batch))
     if not (prefix is None or isinstance(prefix, Tensor)):
-        prefix, prefix_lengths = _as_tensors(prefix, prefix_lengths, source.device)
+        rows = _encode_texts(source.tokenizer, prefix)
+        prefix, prefix_lengths = _as_tensors(rows, prefix_lengths, source.device)
     prefix = _check_prefix(source, batch, prefix, prefix_lengths)
     tokens, lengths = _pad(prefix, prefix_lengths)
     check_tokens(source.head, tokens)
@@ -321,6 +327,17 @@ def _pad(prefix: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]
     beyond = torch.arange(high, device=prefix.device) >= lengths.unsqueeze(1)  # (B, P)
     prefix = prefix.masked_fill(beyond.view(*beyond.shape, *[1] * (prefix.ndim - 2)), 0)
     return prefix, None if low == high else lengths
+
+
+def _encode_texts(tokenizer: Any, prefix: Sequence[Any]) -> Sequence[Any]:
+    """The tokens of a text or of several; other prefixes as they are."""
+    texts = [prefix] if isinstance(prefix, str) else prefix
+    if not isinstance(texts, list | tuple) or not any(isinstance(text, str) for text in texts):
+        return prefix
+    require_tokenizer("prefix", tokenizer)
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError(expected("prefix", "texts alone, or tokens alone", quote(prefix)))
+    return [encode_text(tokenizer, text) for text in texts]
 
 
 def _as_tensors(

@@ -1,0 +1,132 @@
+"""From text to tokens and back: a table of characters, or an object of the library `tokenizers`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from linattn_core.errors import expected, quote
+from linattn_models.heads import Categorical, Head
+from linattn_models.validation import json_object
+
+# What every tokenizer of the library `tokenizers` has, its ready-made ones too.
+_METHODS = ("encode", "decode", "get_vocab", "to_str")
+
+
+class CharacterTokenizer:
+    """One token for each character of a table.
+
+        tokenizer = CharacterTokenizer(sorted(set(text)))
+
+    Args:
+        characters: the table, each character once; token i is the character at place i.
+
+    Raises:
+        ValueError: no characters, one of them twice, or longer strings.
+    """
+
+    def __init__(self, characters: Iterable[str]) -> None:
+        table = list(characters)
+        if not table or any(not isinstance(x, str) or len(x) != 1 for x in table):
+            raise ValueError(expected("characters", "at least one character", quote(characters)))
+        self._tokens = {character: token for token, character in enumerate(table)}
+        if len(self._tokens) < len(table):
+            advice = "pass sorted(set(text))"
+            raise ValueError(expected("characters", "each of them once", quote(characters), advice))
+        self.characters = "".join(table)
+
+    def __len__(self) -> int:
+        return len(self.characters)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CharacterTokenizer) and self.characters == other.characters
+
+    def __hash__(self) -> int:
+        return hash(self.characters)
+
+    def __repr__(self) -> str:
+        return f"CharacterTokenizer({self.characters!r})"
+
+    def encode(self, text: str) -> list[int]:
+        """The token of each character of a text.
+
+        Raises:
+            ValueError: a character that is not in the table.
+        """
+        try:
+            return [self._tokens[character] for character in text]
+        except KeyError as error:
+            wanted = f"the {len(self)} characters of the tokenizer"
+            raise ValueError(expected("text", wanted, quote(error.args[0]))) from None
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """The text of tokens."""
+        return "".join(self.characters[token] for token in tokens)
+
+
+def encode_text(tokenizer: Any, text: str) -> list[int]:
+    """The tokens of a text, without special tokens around them."""
+    if isinstance(tokenizer, CharacterTokenizer):
+        return tokenizer.encode(text)
+    tokens: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+    return tokens
+
+
+def decode_tokens(tokenizer: Any, tokens: list[int]) -> str:
+    """The text of tokens, special tokens included."""
+    if isinstance(tokenizer, CharacterTokenizer):
+        return tokenizer.decode(tokens)
+    text: str = tokenizer.decode(tokens, skip_special_tokens=False)
+    return text
+
+
+def require_tokenizer(name: str, tokenizer: Any) -> None:
+    """Refuses text, or the wish for it, where there is no tokenizer."""
+    if tokenizer is None:
+        wanted, advice = "a model with a tokenizer for text", "set model.tokenizer"
+        raise ValueError(expected(name, wanted, "one without", advice))
+
+
+def check_tokenizer(name: str, tokenizer: Any, head: Head) -> None:
+    """Refuses what is not a tokenizer, and a tokenizer with another vocabulary than the head's."""
+    if isinstance(tokenizer, CharacterTokenizer):
+        size = len(tokenizer)
+    elif all(callable(getattr(tokenizer, method, None)) for method in _METHODS):
+        size = max(tokenizer.get_vocab().values(), default=-1) + 1
+    else:
+        wanted = "a CharacterTokenizer, or a Tokenizer of the library tokenizers"
+        got, advice = f"a {type(tokenizer).__name__}", ""
+        if hasattr(tokenizer, "backend_tokenizer"):
+            advice = "pass its backend_tokenizer"
+        raise TypeError(expected(name, wanted, got, advice))
+    if not isinstance(head, Categorical):
+        wanted = "none for a model without a Categorical head"
+        raise ValueError(expected(name, wanted, f"one of {size} tokens"))
+    if size != head.levels:
+        wanted = f"one of {head.levels} tokens, the model's vocabulary"
+        raise ValueError(expected(name, wanted, f"one of {size}"))
+
+
+def write_tokenizer(tokenizer: Any) -> bytes:
+    """The content of a file from which `read_tokenizer` makes the tokenizer again."""
+    if isinstance(tokenizer, CharacterTokenizer):
+        return (json.dumps({"characters": tokenizer.characters}) + "\n").encode()
+    content: str = tokenizer.to_str(pretty=True)
+    return content.encode()
+
+
+def read_tokenizer(path: str, content: bytes) -> Any:
+    """The tokenizer in the content of a file; `path` is its name in errors."""
+    values = json_object(content, path)
+    try:
+        if values.keys() == {"characters"}:
+            return CharacterTokenizer(values["characters"])
+        from tokenizers import Tokenizer
+
+        return Tokenizer.from_str(content.decode())
+    except ImportError:
+        wanted, advice = "the library that wrote it, tokenizers", "pip install tokenizers"
+        raise ModuleNotFoundError(expected(path, wanted, "no such library", advice)) from None
+    except Exception as error:  # noqa: BLE001 - the library raises no other class
+        raise ValueError(expected(path, "a whole tokenizer", quote(error))) from None

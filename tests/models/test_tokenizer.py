@@ -1,0 +1,223 @@
+"""Tokenizers: text in prompts, text of tokens, and saved with the model."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from linattn_models import (
+    AutoregressiveTransformer,
+    CharacterTokenizer,
+    MixtureOfLogistics,
+    load,
+    load_decoder,
+    save,
+)
+from linattn_models.tokenizer import decode_tokens, encode_text
+from tests.models.decoding.decoders import needs_cpu_backend
+from tests.models.saved import change_config
+from tests.models.tiny import tiny_model, tiny_transformer
+
+TEXT = "a bad cab"
+TABLE = " abcdef"  # as many as the vocabulary of a tiny model
+
+
+def characters() -> CharacterTokenizer:
+    return CharacterTokenizer(TABLE)
+
+
+def words() -> Any:
+    """A tokenizer of the library with tokens of several characters, and a special one."""
+    tokenizers = pytest.importorskip("tokenizers")
+    vocabulary = {x: token for token, x in enumerate(["a", "b", "c", "ab", "Ġ", "d"])}
+    model = tokenizers.models.BPE(vocab=vocabulary, merges=[("a", "b")])
+    made = tokenizers.Tokenizer(model)
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    made.add_special_tokens(["<end>"])
+    made.post_processor = tokenizers.processors.TemplateProcessing("$A <end>", None, [("<end>", 6)])
+    return made
+
+
+tokenizers_of_both_kinds = pytest.mark.parametrize("make", [characters, words])
+
+
+@tokenizers_of_both_kinds
+def test_text_is_encoded_and_decoded(make: Callable[[], Any]) -> None:
+    model, tokenizer = tiny_model(), make()
+    model.tokenizer = tokenizer
+    tokens = encode_text(tokenizer, TEXT)
+    assert decode_tokens(tokenizer, tokens) == TEXT
+    assert model.decode(tokens) == model.decode(torch.tensor(tokens)) == TEXT
+    assert model.decode(torch.tensor([[*tokens, -1], [-1] * (len(tokens) + 1)])) == [TEXT, ""]
+    fields: dict[str, Any] = {"temperature": 0.0, "max_new_tokens": 1}
+    for prefix, same in (("cab", ["cab"]), (["a", "", "bad"], ["a", "", "bad"])):
+        expected = model.generate(prefix=[encode_text(tokenizer, x) for x in same], **fields)
+        assert torch.equal(model.generate(prefix=prefix, **fields), expected)
+
+
+@tokenizers_of_both_kinds
+def test_a_tokenizer_is_saved_with_its_model(make: Callable[[], Any], tmp_path: Path) -> None:
+    model, tokenizer = tiny_model(), make()
+    save(model, tmp_path / "one", tokenizer=tokenizer)
+    assert model.tokenizer is None
+    model.tokenizer = tokenizer
+    save(model, tmp_path / "other")
+    for folder in ("one", "other"):
+        loaded = load(tmp_path / folder)
+        assert loaded.to_dict() == model.to_dict()
+        assert encode_text(loaded.tokenizer, TEXT) == encode_text(tokenizer, TEXT)
+        assert loaded.decode(encode_text(tokenizer, TEXT)) == TEXT
+    save(tiny_model(), tmp_path / "one")
+    assert load(tmp_path / "one").tokenizer is None
+
+
+@needs_cpu_backend
+def test_a_decoder_has_the_tokenizer_of_its_model(tmp_path: Path) -> None:
+    model = tiny_model().float()
+    save(model, tmp_path, weights="int8", tokenizer=characters())
+    decoder = load_decoder(tmp_path)
+    assert decoder.tokenizer == characters()
+    assert decoder.decode(decoder.generate(prefix="bad", length=3)) == ["bad"]
+
+
+class Killed(BaseException):
+    """Ends a save without its clean-up, as SIGKILL does."""
+
+
+@pytest.mark.parametrize("renames", [0, 1, 2, 3])
+def test_a_killed_save_leaves_a_model_with_its_own_tokenizer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int
+) -> None:
+    tables = {"old": TABLE, "new": TABLE[::-1]}
+    models = {name: tiny_model() for name in tables}
+    for name, model in models.items():
+        model.tokenizer = CharacterTokenizer(tables[name])
+    save(models["old"], tmp_path)
+    calls, replace = iter(range(9)), Path.replace
+
+    def rename_or_die(path: Path, target: Path) -> Path:
+        if next(calls) == renames:
+            raise Killed
+        return replace(path, target)
+
+    def check(name: str) -> None:
+        loaded = load(tmp_path)
+        assert torch.equal(loaded.start, models[name].start)
+        assert loaded.tokenizer == models[name].tokenizer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", rename_or_die)
+        patch.setattr(shutil, "rmtree", lambda *_, **options: None)
+        if renames < 3:
+            with pytest.raises(Killed):
+                save(models["new"], tmp_path)
+        else:
+            save(models["new"], tmp_path)
+    check("new" if renames else "old")
+    save(models["old"], tmp_path)
+    check("old")
+
+
+def test_a_tokenizer_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
+    small, right, large = (CharacterTokenizer(x) for x in ("abc", TABLE, TABLE + "g"))
+    model = tiny_model()
+    for other in (small, large):
+        for call in (
+            lambda other=other: setattr(model, "tokenizer", other),
+            lambda other=other: save(model, tmp_path / "model", tokenizer=other),
+        ):
+            with pytest.raises(
+                ValueError, match=rf"tokenizer: expected one of 7 .* of {len(other)}"
+            ):
+                call()
+    assert model.tokenizer is None and not list(tmp_path.iterdir())
+    unfit = tiny_model(head=9), tiny_model(head=MixtureOfLogistics(2, 1, 7)), tiny_transformer()
+    for wrong in unfit:
+        with pytest.raises(ValueError, match="tokenizer"):
+            save(wrong, tmp_path / "model", tokenizer=right)
+    for nothing in ("text", object()):
+        with pytest.raises(TypeError, match="tokenizer"):
+            model.tokenizer = nothing
+
+
+def saved_with(folder: Path, content: bytes | None) -> None:
+    """A model whose tokenizer another program has written."""
+    save(tiny_model(), folder, tokenizer=characters())
+    if content is None:
+        (folder / "tokenizer.json").unlink()
+        return
+    (folder / "tokenizer.json").write_bytes(content)
+    change_config(folder, lambda config: config.update(tokenizer_sha256=sha256_of(content)))
+
+
+def sha256_of(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        b"",
+        b"{}",
+        b'{"characters": "abc"}',
+        b'{"characters": "aabbccd"}',
+        b'{"characters": 5}',
+    ],
+)
+def test_tokenizers_that_are_damaged_or_absent_are_refused(
+    content: bytes | None, tmp_path: Path
+) -> None:
+    saved_with(tmp_path, content)
+    with pytest.raises(ValueError, match=re.escape("tokenizer.json")) as refusal:
+        load(tmp_path)
+    assert "\n" not in str(refusal.value)
+
+
+def test_another_tokenizer_than_was_saved_is_refused(tmp_path: Path) -> None:
+    saved_with(tmp_path, b'{"characters": "abcdefg"}')
+    change_config(tmp_path, lambda config: config.update(tokenizer_sha256="0"))
+    with pytest.raises(ValueError, match=r"tokenizer\.json"):
+        load(tmp_path)
+
+
+def test_without_the_library_its_tokenizers_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tiny_model(), tmp_path, tokenizer=words())
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(ModuleNotFoundError, match=r"tokenizer\.json: .*pip install tokenizers"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("table", ["", "aba", ["a", "bc"], [1]])
+def test_tables_that_cannot_be_right_are_refused(table: Any) -> None:
+    with pytest.raises(ValueError, match="characters"):
+        CharacterTokenizer(table)
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda m: m.generate(prefix="abg"), "text"),
+        (lambda m: m.generate(prefix=["ab", [1]]), "prefix"),
+        (lambda m: tiny_model().generate(prefix="ab"), "prefix"),
+        (lambda m: tiny_model().decode([1]), "decode"),
+    ],
+)
+def test_text_that_has_no_tokens_is_refused(
+    call: Callable[[AutoregressiveTransformer], object], name: str
+) -> None:
+    model = tiny_model()
+    model.tokenizer = characters()
+    with pytest.raises((ValueError, TypeError), match=f"^{name}: expected"):
+        call(model)
