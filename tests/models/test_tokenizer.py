@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from linattn_models import (
     AutoregressiveTransformer,
@@ -21,10 +23,11 @@ from linattn_models import (
     load_decoder,
     save,
 )
+from linattn_models.decoding.stopping import Stop, TextEnd
 from linattn_models.tokenizer import decode_tokens, encode_text
 from tests.models.decoding.decoders import needs_cpu_backend
 from tests.models.saved import change_config
-from tests.models.tiny import tiny_model, tiny_transformer
+from tests.models.tiny import tiny_config, tiny_model, tiny_transformer
 
 TEXT = "a bad cab"
 TABLE = " abcdef"  # as many as the vocabulary of a tiny model
@@ -87,6 +90,55 @@ def test_a_decoder_has_the_tokenizer_of_its_model(tmp_path: Path) -> None:
     decoder = load_decoder(tmp_path)
     assert decoder.tokenizer == characters()
     assert decoder.decode(decoder.generate(prefix="bad", length=3)) == ["bad"]
+
+
+def expected_end(tokenizer: Any, tokens: list[int], strings: list[str]) -> int:
+    """The tokens up to the first with which the whole text contains one of the strings."""
+    for count in range(1, len(tokens) + 1):
+        text = decode_tokens(tokenizer, tokens[:count])
+        if any(string in text for string in strings):
+            return count
+    return len(tokens)
+
+
+@tokenizers_of_both_kinds
+@pytest.mark.parametrize("decoder", ["eager", pytest.param("compiled", marks=needs_cpu_backend)])
+@pytest.mark.parametrize("strings", [["cab", "add"], ["ba"], ["eeee", "<end>"]], ids=str)
+def test_rows_end_where_their_text_has_a_stop_string(
+    make: Callable[[], Any], decoder: str, strings: list[str]
+) -> None:
+    tokenizer = make()
+    model = AutoregressiveTransformer(tiny_config(), 7, positions="none").eval()
+    model.tokenizer = tokenizer
+    fields: dict[str, Any] = {"prefix": ["cab", "", "a", "ca"], "max_new_tokens": 90}
+    fields |= {"decoder": decoder, "seeds": range(4)}
+    whole = list(model.stream(**fields))
+    streamed = torch.stack(list(model.stream(stop_strings=strings, **fields)), 1)
+    tokens, state = model.generate(stop_strings=strings, return_state=True, **fields)
+    for row, drawn in enumerate(torch.stack(whole, 1).tolist()):
+        end = expected_end(tokenizer, drawn, strings)
+        assert streamed[row].tolist() == drawn[:end] + [-1] * (streamed.shape[1] - end)
+        known = len(encode_text(tokenizer, fields["prefix"][row]))
+        own = tokens[row][tokens[row] >= 0].tolist()
+        assert own[known:] == drawn[:end]
+        assert int(state.cursor.rows(4)[row]) == len(own) + 1
+    one = model.generate(stop_strings=strings[0], **fields)
+    assert torch.equal(one, model.generate(stop_strings=strings[:1], **fields))
+
+
+@given(
+    tokens=st.lists(st.integers(0, 6), max_size=300),
+    strings=st.lists(st.text("ab ", min_size=1, max_size=12), min_size=1, max_size=3),
+    make=st.sampled_from([characters, words]),
+)
+def test_a_stop_string_is_seen_in_a_long_text(
+    tokens: list[int], strings: list[str], make: Callable[[], Any]
+) -> None:
+    tokenizer = make()
+    end = TextEnd(Stop(strings=tuple(strings), tokenizer=tokenizer))
+    count = next((i for i, token in enumerate(tokens, 1) if end.add(token)), len(tokens))
+    assert count == expected_end(tokenizer, tokens, strings)
+    assert len(end._tokens) < 100
 
 
 class Killed(BaseException):
@@ -212,6 +264,9 @@ def test_tables_that_cannot_be_right_are_refused(table: Any) -> None:
         (lambda m: m.generate(prefix=["ab", [1]]), "prefix"),
         (lambda m: tiny_model().generate(prefix="ab"), "prefix"),
         (lambda m: tiny_model().decode([1]), "decode"),
+        (lambda m: tiny_model().generate(stop_strings="a"), "stop_strings"),
+        (lambda m: m.generate(stop_strings=["a", ""]), "stop_strings"),
+        (lambda m: m.stream(stop_strings=[1]), "stop_strings"),
     ],
 )
 def test_text_that_has_no_tokens_is_refused(

@@ -7,7 +7,8 @@ graph             a decoder whose steps are CUDA graphs, recorded in slots of me
 predictors        the next token by a step of the model, or by running all tokens again
 stream            what `stream` returns
 beams             the likeliest sequences
-loop              the loop over tokens: which rows continue, where they end
+loop              the loop over tokens, and the states of rows that end
+stopping          which rows continue: stop tokens and stop strings
 prompts           prefixes, also of different lengths, and the sequences made from them
 sampling          settings of draws, randomness, and the check for NaN
 row_sampling      draws with settings and random numbers of each row

@@ -31,7 +31,7 @@ class Hypotheses(NamedTuple):
 
 @torch.inference_mode()
 def search_beams(
-    start: Start, prompt: Prompt, width: int, stop: Tensor | None, penalty: float
+    start: Start, prompt: Prompt, width: int, stop: Tensor, penalty: float
 ) -> Hypotheses:
     """The best `width` continuations of each prompt; see `GenerationMixin.beam_search`."""
     beam = _Beam(prompt, width, stop, penalty)
@@ -55,13 +55,13 @@ class _Beam:
         drawn: (B, K, n) tokens so far, -1 after the end.
     """
 
-    def __init__(self, prompt: Prompt, width: int, stop: Tensor | None, penalty: float) -> None:
+    def __init__(self, prompt: Prompt, width: int, stop: Tensor, penalty: float) -> None:
         batch, device = prompt.batch, prompt.tokens.device
         self.drawn = torch.empty(batch, width, 0, dtype=torch.int64, device=device)
         self._sums = torch.full((batch, width), -torch.inf, device=device)
         self._sums[:, 0] = 0.0  # one hypothesis per sequence at first; K equal ones stay equal
         self._counts = torch.zeros(batch, width, dtype=torch.int64, device=device)
-        self._stop = torch.empty(0, dtype=torch.int64, device=device) if stop is None else stop
+        self._stop = stop
         self._steps = prompt.steps_of_rows.unsqueeze(1)  # (B, 1)
         self._ended = (self._steps == 0).expand(batch, width).clone()
         self._penalty = penalty

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from linattn_models.config import TransformerConfig
 from linattn_models.decoding.beams import Hypotheses, check_beams, search_beams
-from linattn_models.decoding.loop import Run, Start, read_stop_tokens
+from linattn_models.decoding.loop import Run, Start
 from linattn_models.decoding.prompts import Count, Prompt, Tokens, read_prompt
 from linattn_models.decoding.sampling import Sampling
+from linattn_models.decoding.stopping import Stop, read_stop, read_stop_tokens
 from linattn_models.decoding.stream import TokenStream
 from linattn_models.heads import Head
 from linattn_models.heads.filters import Filters
@@ -105,6 +106,7 @@ class GenerationMixin:
         min_p: PerRow | None = None,
         repetition_penalty: PerRow = 1.0,
         stop_tokens: int | Sequence[int] | None = None,
+        stop_strings: str | Sequence[str] | None = None,
         seeds: int | Sequence[int] | Tensor | None = None,
         generator: torch.Generator | None = None,
         progress: bool = False,
@@ -148,6 +150,8 @@ class GenerationMixin:
                 `state` has read do not count. This and the filters need a `Categorical` head.
             stop_tokens: a token that ends its sequence, or several. Sequences that have ended are
                 dropped from the batch from time to time, to save their cost.
+            stop_strings: a string, or several, for a model with a `tokenizer`. A sequence ends with
+                the first token with which the text of its new tokens contains one of them.
             seeds: the source of randomness of each row. A row's tokens then depend on its seed, its
                 prompt and its settings alone: they are the same alone, in any batch, and continued
                 from a state. Samples of a row are independent, and so are rows of a single number.
@@ -170,9 +174,9 @@ class GenerationMixin:
                 between two.
 
         Returns:
-            (B * num_samples, length) or (B * num_samples, length, 3) int64. With `stop_tokens`, a
-            sequence ends with its stop token. -1 pads sequences to the longest. With
-            `return_state`, a tuple of that and a `DecodingState`.
+            (B * num_samples, length) or (B * num_samples, length, 3) int64. A sequence ends with
+            the token that stops it, and -1 pads sequences to the longest. With `return_state`, a
+            tuple of that and a `DecodingState`.
 
         Raises:
             ValueError, TypeError: wrong arguments, before anything is drawn; or NaN in the outputs
@@ -187,7 +191,8 @@ class GenerationMixin:
         prompt = read_prompt(
             self, batch, prefix, prefix_lengths, length, max_new_tokens, state, return_state
         )
-        run = self._plan(prompt, sampling, num_samples, stop_tokens, method, decoder, progress)
+        stop = read_stop(stop_tokens, stop_strings, self.head, self.tokenizer)
+        run = self._plan(prompt, sampling, num_samples, stop, method, decoder, progress)
         tokens = run.sequences.join(list(run))
         return (tokens, self._return_state(run)) if return_state else tokens
 
@@ -208,6 +213,7 @@ class GenerationMixin:
         min_p: PerRow | None = None,
         repetition_penalty: PerRow = 1.0,
         stop_tokens: int | Sequence[int] | None = None,
+        stop_strings: str | Sequence[str] | None = None,
         seeds: int | Sequence[int] | Tensor | None = None,
         generator: torch.Generator | None = None,
         progress: bool = False,
@@ -217,7 +223,7 @@ class GenerationMixin:
         """Yields the tokens of each step as soon as they are drawn.
 
         Step i yields the token at position prefix_lengths[b] + i of each row b. A row is -1 after
-        it is complete, which happens earlier for longer prefixes, or has drawn a stop token.
+        it is complete, which happens earlier for longer prefixes, or has stopped.
 
         Args:
             length, max_new_tokens: as for `generate`. Without them, a model with linear attention
@@ -241,8 +247,9 @@ class GenerationMixin:
         prompt = read_prompt(
             self, batch, prefix, prefix_lengths, length, max_new_tokens, state, return_state
         )
+        stop = read_stop(stop_tokens, stop_strings, self.head, self.tokenizer)
         run = self._plan(
-            prompt, sampling, num_samples, stop_tokens, method, decoder, progress, streams=True
+            prompt, sampling, num_samples, stop, method, decoder, progress, streams=True
         )
         return TokenStream(run, partial(self._return_state, run) if return_state else None)
 
@@ -285,7 +292,8 @@ class GenerationMixin:
         """
         num_beams = check_beams(self.head, num_beams)
         in_range("length_penalty", length_penalty, 0.0, float("inf"))
-        stop = read_stop_tokens(stop_tokens, self.head, self.device)
+        stops = read_stop_tokens(stop_tokens, self.head)
+        stop = torch.tensor(stops, dtype=torch.int64, device=self.device)
         prompt = read_prompt(self, batch, prefix, prefix_lengths, length, max_new_tokens, state)
         start = self.choose_predictor(method, decoder, prompt)
         tokens, scores = search_beams(start, prompt, num_beams, stop, length_penalty)
@@ -297,7 +305,7 @@ class GenerationMixin:
         prompt: Prompt,
         sampling: Sampling,
         num_samples: int,
-        stop_tokens: int | Sequence[int] | None,
+        stop: Stop | None,
         method: str,
         decoder: Any,
         progress: bool,
@@ -305,7 +313,6 @@ class GenerationMixin:
         streams: bool = False,
     ) -> Run:
         sampling.check(self.head, self.device)
-        stop = read_stop_tokens(stop_tokens, self.head, self.device)
         samples = at_least("num_samples", num_samples, 1)
         draws = sampling.of_rows(self.head, prompt, samples)
         start = self.choose_predictor(method, decoder, prompt)

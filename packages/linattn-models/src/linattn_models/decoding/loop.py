@@ -1,8 +1,8 @@
-"""The loop over tokens: which rows continue, what they draw, and the states of those that end."""
+"""The loop over tokens: what rows draw, and the states of those that end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol, cast
 
 import torch
@@ -12,13 +12,8 @@ from tqdm import tqdm
 from linattn_core.errors import expected
 from linattn_models.decoding.prompts import Prompt
 from linattn_models.decoding.sampling import Draws, NanCheck
-from linattn_models.heads import Head
+from linattn_models.decoding.stopping import ActiveRows, Stop
 from linattn_models.state import DecodingState
-from linattn_models.validation import as_ints
-
-# Rows that have ended are dropped from the batch when they are this share of it: dropping copies
-# the states, so it is not done for each row.
-_WORTH_DROPPING = 0.25
 
 
 class Predictor(Protocol):
@@ -58,15 +53,15 @@ Start = Callable[[], Predictor]
 class Run:
     """One generation: iterating over it draws the tokens (B,) or (B, 3) of each step.
 
-    Rows that are complete still give tokens, which the caller ignores. Rows that have drawn a stop
-    token give -1 from then on, and the iteration ends when no row continues.
+    Rows that are complete still give tokens, which the caller ignores. Rows that have stopped
+    give -1 from then on, and the iteration ends when no row continues.
 
     Args:
         start: starts the predictor of `prompt`.
         prompt: the prompts.
         sampling: how tokens are drawn, for all samples.
         samples: sequences that are drawn from each prompt, which is prefilled once and then forked.
-        stop: (S,) int64, tokens that end a sequence; None for none.
+        stop: what ends a sequence before its last token; None for nothing.
         progress: whether to show a progress bar.
         streams: whether each token is wanted as soon as it is drawn; if not, several steps may be
             made at once.
@@ -81,7 +76,7 @@ class Run:
         prompt: Prompt,
         sampling: Draws,
         samples: int,
-        stop: Tensor | None,
+        stop: Stop | None,
         *,
         progress: bool,
         streams: bool = False,
@@ -148,78 +143,7 @@ class Run:
         """None where all rows end together and no state is kept."""
         if self._stop is None and not self._prompt.keeps_state:
             return None
-        none = self._prompt.tokens.new_empty(0)
-        return ActiveRows(none if self._stop is None else self._stop, self.sequences)
-
-
-class ActiveRows:
-    """Tracks which rows of a batch continue: they are not complete and drew no stop token.
-
-    The predictor holds the rows that continue, and for some steps a few that have ended.
-
-    Args:
-        stop: (S,) int64, the stop tokens.
-        prompt: the prompts of all B rows.
-
-    Attributes:
-        held: (R,) int64, the rows of the batch that the predictor holds.
-        ended: int64 indices into `held` of the rows that ended at the last step.
-    """
-
-    def __init__(self, stop: Tensor, prompt: Prompt) -> None:
-        self._tokens = stop
-        self._stop = frozenset(stop.tolist())
-        self._steps = prompt.steps_of_rows
-        self._batch = batch = prompt.batch
-        self.held = torch.arange(batch, device=stop.device)
-        self._going = torch.ones(batch, dtype=torch.bool, device=stop.device)  # of `held`
-        self._all_go_on = True
-        self._next_complete = int(self._steps.min())  # steps after which a row is complete
-        self.ended = self.held[:0]
-
-    @property
-    def going(self) -> Tensor:
-        """int64 indices into `held` of the rows that continue."""
-        return self._going.nonzero().squeeze(1)
-
-    def spread(self, drawn: Tensor) -> Tensor:
-        """The tokens of the held rows as (B,) or (B, 3), -1 in rows that had ended before."""
-        if self._all_go_on:
-            return drawn
-        spread = drawn.new_full((self._batch, *drawn.shape[1:]), -1)
-        ended = ~self._going.view(-1, *[1] * (drawn.ndim - 1))
-        spread[self.held] = drawn.masked_fill(ended, -1)
-        return spread
-
-    def end(self, drawn: Tensor, step: int) -> bool:
-        """Marks rows that drew a stop token or are complete; returns whether any row continues."""
-        # At most steps no row ends; a set of tokens in Python is faster than tensors here.
-        stopped = bool(self._stop) and not self._stop.isdisjoint(drawn.tolist())
-        if not stopped and step + 1 < self._next_complete:
-            self.ended = self.ended[:0]
-            return True
-        steps = self._steps[self.held]
-        going = self._going & (steps > step + 1)
-        if stopped:
-            going &= ~torch.isin(drawn, self._tokens)
-        self.ended = (self._going & ~going).nonzero().squeeze(1)
-        self._going = going
-        left = steps[going]
-        if not len(left):
-            return False
-        self._next_complete = int(left.min())
-        self._all_go_on = len(left) == self._batch
-        return True
-
-    def drop(self) -> Tensor | None:
-        """Drops ended rows where it is worth it: the indices into `held` to keep, else None."""
-        if not len(self.ended):
-            return None
-        going = self.going
-        if len(going) > (1 - _WORTH_DROPPING) * len(self._going):
-            return None
-        self.held, self._going = self.held[going], self._going[going]
-        return going
+        return ActiveRows(self._stop or Stop(), self.sequences)
 
 
 class _Ended(NamedTuple):
@@ -295,19 +219,3 @@ class Ends:
             return drawn
         own = prompt.tokens[rows, (prompt.row_ends[rows] - 1).clamp(min=0)]
         return torch.where(complete.view(-1, *[1] * (own.ndim - 1)), own, drawn)
-
-
-def read_stop_tokens(
-    stop: int | Sequence[int] | None, head: Head, device: torch.device
-) -> Tensor | None:
-    """The tokens as (S,) int64, checked; None without any."""
-    if stop is None:
-        return None
-    tokens = as_ints("stop_tokens", stop)
-    if head.channels > 1:
-        got = f"{head.channels} values a token"
-        raise ValueError(expected("stop_tokens", "a model with one value a token", got))
-    for token in tokens:
-        if not 0 <= token < head.levels:
-            raise ValueError(expected("stop_tokens", f"tokens in 0..{head.levels - 1}", token))
-    return torch.tensor(tokens, dtype=torch.int64, device=device) if tokens else None
