@@ -41,6 +41,9 @@ model = AutoModelForCausalLM.from_pretrained("this folder")
 ```
 """
 
+# What `generate` passes in a step. transformers' own method takes as long for it as a small layer.
+_OF_A_STEP = {"logits_to_keep", "next_sequence_length", "past_key_values", "use_cache"}
+
 
 class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
     """An `AutoregressiveTransformer` with the interface of transformers' language models.
@@ -171,6 +174,10 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
     ) -> dict[str, Any]:
         """The arguments that `generate` passes to `forward`."""
         check_prompts(attention_mask)
+        one = kwargs.get("next_sequence_length") == 1 and kwargs.keys() == _OF_A_STEP
+        if one and input_ids.device == self.model.device:
+            del kwargs["next_sequence_length"]
+            return {"input_ids": input_ids[:, -1:], "attention_mask": attention_mask, **kwargs}
         inputs = super().prepare_inputs_for_generation(
             input_ids, attention_mask=attention_mask, **kwargs
         )
