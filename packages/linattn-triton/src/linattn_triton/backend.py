@@ -1,0 +1,116 @@
+"""What linattn_core sees: calls as launches of the kernels."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from linattn_core.calls import AttentionCall, Gradients, Output, StepCall
+from linattn_core.native import contiguous, make_readable, mark_written, new_state
+from linattn_core.state import LinearAttentionState
+from linattn_core.torch_backend.backend import ReferenceBackend
+from linattn_triton import device
+from linattn_triton.configurations import WIDEST
+
+LONGEST = 2**31 - 2**10
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_BY_TORCH = ReferenceBackend()
+
+
+class TritonBackend:
+    """Runs calls on GPUs by Triton; its promises are those of `protocols.Backend`.
+
+    All memory is torch's, and nothing waits for the GPU.
+    """
+
+    name = "triton"
+    speed = 5
+    double_backward = True
+
+    @property
+    def description(self) -> str:
+        """What compiles the kernels when they are first called."""
+        if device.missing() is not None:
+            return "no Triton"
+        by = "interpreted" if device.interprets() else "compiled when they are first called"
+        return f"Triton kernels, {by} by triton {device.installed_version()}"
+
+    def unusable(self) -> str | None:
+        return device.unusable()
+
+    def refuses(self, call: AttentionCall | StepCall) -> str | None:
+        """Memory off a GPU, no triton, an old GPU, float64, heads too wide, 2^31 positions."""
+        reason = device.refuses(call.device)
+        if reason is not None:
+            return reason
+        for dtype in (call.query_dtype, call.value_dtype):
+            if dtype not in _DTYPES:
+                return (
+                    f"it has no kernels for {str(dtype).removeprefix('torch.')}, as its sums are "
+                    'kept in float32; convert the tensors or pass backend="reference".'
+                )
+        if max(call.feature_dim, call.value_dim) > WIDEST:
+            return (
+                f"its kernels take features and values of up to {WIDEST} and these have "
+                f'{call.feature_dim} and {call.value_dim}; pass backend="reference".'
+            )
+        if isinstance(call, StepCall):
+            return None
+        longest = max(call.query_length, call.key_length)
+        if longest > LONGEST:
+            return (
+                f"its kernels count up to {LONGEST:,} positions and the tensors have {longest:,}; "
+                'pass backend="reference".'
+            )
+        return None
+
+    def attention(self, call: AttentionCall) -> Output:
+        from linattn_triton import launches
+
+        call = make_readable(call, masks=True)
+        value = call.value
+        out = value.new_empty(*call.query.shape[:3], call.value_dim)
+        normalizer = value.new_empty(call.query.shape[:3], dtype=torch.float32)
+        output = Output(out, normalizer, new_state(call, torch.float32))
+        with device.current(call.device):
+            if call.is_causal:
+                launches.causal_forward(call, output)
+            else:
+                launches.noncausal_forward(call, output)
+        return output
+
+    def attention_backward(
+        self,
+        call: AttentionCall,
+        output: Output,
+        grad_out: Tensor,
+        grad_state: LinearAttentionState | None,
+        grad_normalizer: Tensor | None = None,
+    ) -> Gradients:
+        if call.log_decay is not None and "log_decay" in call.wanted_gradients:
+            # Its gradient needs the states on both sides of each chunk; core keeps them.
+            return _BY_TORCH.attention_backward(
+                call, output, grad_out, grad_state, grad_normalizer
+            )
+        from linattn_triton import launches
+
+        call, grad_state = make_readable(call, masks=True), contiguous(grad_state)
+        state = contiguous(output.state)
+        output = Output(output.out.contiguous(), output.normalizer.contiguous(), state)
+        if grad_normalizer is not None:
+            grad_normalizer = grad_normalizer.contiguous()
+        with device.current(call.device):
+            h = launches.normalizer_gradient(call, output, grad_out, grad_normalizer)
+            differentiate = (
+                launches.causal_backward if call.is_causal else launches.noncausal_backward
+            )
+            return differentiate(call, output, grad_out, h, grad_state)
+
+    def step(self, call: StepCall) -> Tensor:
+        from linattn_triton import launches
+
+        out = call.value.new_empty(call.batch, call.heads, call.value_dim)
+        with device.current(call.device):
+            launches.step(call, out)
+        mark_written(*call.state)
+        return out

@@ -1,0 +1,271 @@
+"""Causal kernels: one program walks one head of one sequence, for a block of columns.
+
+With phi applied to queries and keys, S and z the sums over the chunks before, and w the lower
+triangle of the chunk's products q k^T, a chunk of the forward pass computes
+
+    out = (w v + q S) / n,   n = w 1 + q z + eps,   then S += k^T v,  z += k^T 1
+
+The gradients, with G the upstream gradient, g = G / n and h that of the normalizer, are sweeps of
+the same form: for queries forwards with S and z, for keys and values backwards with
+R = sum q g^T and r = sum h q over the positions behind (see linattn_core.torch_backend.causal).
+Each program keeps its columns of the state in registers, so what is split over programs is the
+columns of values, or for the gradients of queries and keys those of the features.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from linattn_triton.tiles import (
+    decay_between,
+    dot,
+    existing,
+    load_derivative,
+    load_matrix,
+    load_tile,
+    load_vector,
+    scale_rows,
+    span,
+    store_matrix,
+    store_tile,
+    store_vector,
+)
+
+
+@triton.jit
+def forward(
+    q, q_strides, k, k_strides, v, v_strides, out, normalizer,
+    key_lengths, cu_seqlens, mask, decay, initial_s, initial_z, last_s, last_z,
+    heads, groups, length, dim, value_dim, eps,
+    MAP: tl.constexpr, NORMALIZE: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Output, normalizer (with eps) and last state, for BLOCK columns of the values."""
+    blocks = tl.maximum(tl.cdiv(value_dim, BLOCK), 1)
+    block = tl.program_id(0) % blocks
+    head = (tl.program_id(0) // blocks % heads).to(tl.int64)
+    sequence = (tl.program_id(0) // blocks // heads).to(tl.int64)
+    kv_heads, kv_head = heads // groups, head // groups
+    row, start, stop = span(cu_seqlens, sequence, length)
+    features = tl.arange(0, WIDTH).to(tl.int64)
+    columns = (block * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
+    offsets = tl.arange(0, CHUNK)
+    of_q = row * q_strides[0] + head * q_strides[1]
+    of_k = row * k_strides[0] + kv_head * k_strides[1]
+    of_v = row * v_strides[0] + kv_head * v_strides[1]
+    of_out, of_kv = (row * heads + head) * length, (row * kv_heads + kv_head) * length
+    of_z = (sequence * kv_heads + kv_head) * dim
+    of_s = of_z * value_dim
+
+    s = load_matrix(initial_s, of_s, features, dim, value_dim, columns, value_dim, 1)
+    z = load_vector(initial_z, of_z, features, dim)
+    for first in range(start, stop, CHUNK):
+        positions = first + offsets.to(tl.int64)
+        present = positions < stop
+        exists = existing(positions, stop, row, length, key_lengths, mask)
+        tile_q = load_tile(q, of_q, q_strides, positions, present, features, dim, MAP)
+        tile_k = load_tile(k, of_k, k_strides, positions, exists, features, dim, MAP)
+        tile_v = load_tile(v, of_v, v_strides, positions, exists, columns, value_dim, 0)
+        tile_q, tile_k = tile_q.to(DOT).to(tl.float32), tile_k.to(DOT).to(tl.float32)
+        weights = dot(tile_q, tl.trans(tile_k), DOT, PRECISION)
+        weights = tl.where(offsets[:, None] >= offsets[None, :], weights, 0.0)
+        across = 1.0
+        if decay is not None:
+            between, from_start, to_end, across = decay_between(
+                decay, of_kv, positions, exists, CHUNK
+            )
+            weights *= between
+            tile_q *= from_start[:, None]
+            tile_k *= to_end[:, None]
+        weights = weights.to(DOT).to(tl.float32)
+        total = tl.sum(weights, 1) + tl.sum(tile_q * z[None, :], 1) + eps
+        tile = dot(weights, tile_v, DOT, PRECISION) + dot(tile_q, s, DOT, PRECISION)
+        if NORMALIZE:
+            tile = tile / total[:, None]
+        store_tile(out, of_out * value_dim, tile, positions, present, columns, value_dim)
+        tl.store(normalizer + of_out + positions, total, mask=present & (block == 0))
+        s = s * across + dot(tl.trans(tile_k), tile_v, DOT, PRECISION)
+        z = z * across + tl.sum(tile_k, 0)
+    if head % groups == 0:
+        store_matrix(last_s, of_s, s, features, dim, value_dim, columns, value_dim, 1)
+        if block == 0:
+            store_vector(last_z, of_z, z, features, dim)
+
+
+@triton.jit
+def query_gradient(
+    q, q_strides, k, k_strides, v, v_strides, grad_out, g_strides, normalizer, h, grad_query,
+    key_lengths, cu_seqlens, mask, decay, initial_s, initial_z,
+    heads, groups, length, dim, value_dim,
+    MAP: tl.constexpr, NORMALIZE: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """d phi(q) = S g + h z, then dq, for BLOCK columns of the features."""
+    blocks = tl.maximum(tl.cdiv(dim, BLOCK), 1)
+    block = tl.program_id(0) % blocks
+    head = (tl.program_id(0) // blocks % heads).to(tl.int64)
+    sequence = (tl.program_id(0) // blocks // heads).to(tl.int64)
+    kv_heads, kv_head = heads // groups, head // groups
+    row, start, stop = span(cu_seqlens, sequence, length)
+    values = tl.arange(0, WIDTH).to(tl.int64)
+    columns = (block * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
+    offsets = tl.arange(0, CHUNK)
+    of_q = row * q_strides[0] + head * q_strides[1]
+    of_g = row * g_strides[0] + head * g_strides[1]
+    of_k = row * k_strides[0] + kv_head * k_strides[1]
+    of_v = row * v_strides[0] + kv_head * v_strides[1]
+    of_out, of_kv = (row * heads + head) * length, (row * kv_heads + kv_head) * length
+    of_z = (sequence * kv_heads + kv_head) * dim
+
+    s = load_matrix(
+        initial_s, of_z * value_dim, values, value_dim, 1, columns, dim, value_dim
+    )  # (M, F)
+    z = load_vector(initial_z, of_z, columns, dim)
+    for first in range(start, stop, CHUNK):
+        positions = first + offsets.to(tl.int64)
+        present = positions < stop
+        exists = existing(positions, stop, row, length, key_lengths, mask)
+        g = load_tile(grad_out, of_g, g_strides, positions, present, values, value_dim, 0)
+        g = scale_rows(g, normalizer, of_out + positions, present, NORMALIZE)
+        tile_h = tl.load(h + of_out + positions, mask=present, other=0.0)
+        tile_k = load_tile(k, of_k, k_strides, positions, exists, columns, dim, MAP)
+        tile_v = load_tile(v, of_v, v_strides, positions, exists, values, value_dim, 0)
+        weights = dot(g, tl.trans(tile_v), DOT, PRECISION) + tile_h[:, None]
+        weights = tl.where(offsets[:, None] >= offsets[None, :], weights, 0.0)
+        across = 1.0
+        if decay is not None:
+            between, from_start, to_end, across = decay_between(
+                decay, of_kv, positions, exists, CHUNK
+            )
+            weights *= between
+            g *= from_start[:, None]
+            tile_h *= from_start
+        tile = dot(weights, tile_k, DOT, PRECISION) + dot(g, s, DOT, PRECISION)
+        tile += tile_h[:, None] * z[None, :]
+        tile *= load_derivative(q, of_q, q_strides, positions, present, columns, dim, MAP)
+        store_tile(grad_query, of_out * dim, tile, positions, present, columns, dim)
+        if decay is not None:
+            tile_k *= to_end[:, None]
+        s = s * across + dot(tl.trans(tile_v), tile_k, DOT, PRECISION)
+        z = z * across + tl.sum(tile_k, 0)
+
+
+@triton.jit
+def key_gradient(
+    q, q_strides, k, k_strides, v, v_strides, grad_out, g_strides, normalizer, h, grad_key,
+    key_lengths, cu_seqlens, mask, decay, grad_last_s, grad_last_z, grad_initial_s, grad_initial_z,
+    heads, groups, length, dim, value_dim,
+    MAP: tl.constexpr, NORMALIZE: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """d phi(k) = R v + r, then dk, for BLOCK columns of the features; R and r at the start."""
+    blocks = tl.maximum(tl.cdiv(dim, BLOCK), 1)
+    kv_heads = heads // groups
+    block = tl.program_id(0) % blocks
+    kv_head = (tl.program_id(0) // blocks % kv_heads).to(tl.int64)
+    sequence = (tl.program_id(0) // blocks // kv_heads).to(tl.int64)
+    row, start, stop = span(cu_seqlens, sequence, length)
+    values = tl.arange(0, WIDTH).to(tl.int64)
+    columns = (block * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
+    offsets = tl.arange(0, CHUNK)
+    of_k = row * k_strides[0] + kv_head * k_strides[1]
+    of_v = row * v_strides[0] + kv_head * v_strides[1]
+    of_kv = (row * kv_heads + kv_head) * length
+    of_z = (sequence * kv_heads + kv_head) * dim
+    of_s = of_z * value_dim
+
+    s = load_matrix(grad_last_s, of_s, values, value_dim, 1, columns, dim, value_dim)  # (M, F)
+    z = load_vector(grad_last_z, of_z, columns, dim)
+    chunks = tl.cdiv(stop - start, CHUNK)
+    for done in range(0, chunks):
+        positions = start + (chunks - 1 - done) * CHUNK + offsets.to(tl.int64)
+        present = positions < stop
+        exists = existing(positions, stop, row, length, key_lengths, mask)
+        tile_v = load_tile(v, of_v, v_strides, positions, exists, values, value_dim, 0)
+        tile = dot(tile_v, s, DOT, PRECISION) + z[None, :]
+        if decay is not None:
+            between, from_start, to_end, across = decay_between(
+                decay, of_kv, positions, exists, CHUNK
+            )
+            tile *= to_end[:, None]
+            s *= across
+            z *= across
+        for member in range(0, groups):
+            head = kv_head * groups + member
+            of_q = row * q_strides[0] + head * q_strides[1]
+            of_g = row * g_strides[0] + head * g_strides[1]
+            rows = (row * heads + head) * length + positions
+            g = load_tile(grad_out, of_g, g_strides, positions, present, values, value_dim, 0)
+            g = scale_rows(g, normalizer, rows, present, NORMALIZE)
+            tile_h = tl.load(h + rows, mask=present, other=0.0)
+            tile_q = load_tile(q, of_q, q_strides, positions, present, columns, dim, MAP)
+            weights = dot(g, tl.trans(tile_v), DOT, PRECISION) + tile_h[:, None]
+            weights = tl.where(offsets[:, None] >= offsets[None, :], weights, 0.0)
+            if decay is not None:
+                weights *= between
+            tile += dot(tl.trans(weights), tile_q, DOT, PRECISION)
+            if decay is not None:
+                tile_q *= from_start[:, None]
+            s += dot(tl.trans(g), tile_q, DOT, PRECISION)
+            z += tl.sum(tile_q * tile_h[:, None], 0)
+        if grad_key is not None:
+            tile *= load_derivative(k, of_k, k_strides, positions, exists, columns, dim, MAP)
+            store_tile(grad_key, of_kv * dim, tile, positions, present, columns, dim)
+    store_matrix(grad_initial_s, of_s, s, values, value_dim, 1, columns, dim, value_dim)
+    store_vector(grad_initial_z, of_z, z, columns, dim)
+
+
+@triton.jit
+def value_gradient(
+    q, q_strides, k, k_strides, v, v_strides, grad_out, g_strides, normalizer, grad_value,
+    key_lengths, cu_seqlens, mask, decay, grad_last_s,
+    heads, groups, length, dim, value_dim,
+    MAP: tl.constexpr, NORMALIZE: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """dv = R^T phi(k), for BLOCK columns of the values."""
+    blocks = tl.maximum(tl.cdiv(value_dim, BLOCK), 1)
+    kv_heads = heads // groups
+    block = tl.program_id(0) % blocks
+    kv_head = (tl.program_id(0) // blocks % kv_heads).to(tl.int64)
+    sequence = (tl.program_id(0) // blocks // kv_heads).to(tl.int64)
+    row, start, stop = span(cu_seqlens, sequence, length)
+    features = tl.arange(0, WIDTH).to(tl.int64)
+    columns = (block * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
+    offsets = tl.arange(0, CHUNK)
+    of_k = row * k_strides[0] + kv_head * k_strides[1]
+    of_kv = (row * kv_heads + kv_head) * length
+    of_s = (sequence * kv_heads + kv_head) * dim * value_dim
+
+    s = load_matrix(grad_last_s, of_s, features, dim, value_dim, columns, value_dim, 1)
+    chunks = tl.cdiv(stop - start, CHUNK)
+    for done in range(0, chunks):
+        positions = start + (chunks - 1 - done) * CHUNK + offsets.to(tl.int64)
+        present = positions < stop
+        exists = existing(positions, stop, row, length, key_lengths, mask)
+        tile_k = load_tile(k, of_k, k_strides, positions, exists, features, dim, MAP)
+        tile = dot(tile_k, s, DOT, PRECISION)
+        if decay is not None:
+            between, from_start, to_end, across = decay_between(
+                decay, of_kv, positions, exists, CHUNK
+            )
+            tile *= to_end[:, None]
+            s *= across
+        for member in range(0, groups):
+            head = kv_head * groups + member
+            of_q = row * q_strides[0] + head * q_strides[1]
+            of_g = row * g_strides[0] + head * g_strides[1]
+            rows = (row * heads + head) * length + positions
+            g = load_tile(grad_out, of_g, g_strides, positions, present, columns, value_dim, 0)
+            g = scale_rows(g, normalizer, rows, present, NORMALIZE)
+            tile_q = load_tile(q, of_q, q_strides, positions, present, features, dim, MAP)
+            weights = dot(tile_q, tl.trans(tile_k), DOT, PRECISION)
+            weights = tl.where(offsets[:, None] >= offsets[None, :], weights, 0.0)
+            if decay is not None:
+                weights *= between
+                tile_q *= from_start[:, None]
+            tile += dot(tl.trans(weights), g, DOT, PRECISION)
+            s += dot(tl.trans(tile_q), g, DOT, PRECISION)
+        tile = tl.where(exists[:, None], tile, 0.0)
+        store_tile(grad_value, of_kv * value_dim, tile, positions, present, columns, value_dim)

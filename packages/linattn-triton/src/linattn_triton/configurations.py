@@ -1,0 +1,61 @@
+"""How kernels are cut and compiled, in one table; nothing is tuned when a program runs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+WIDEST = 256
+"""The most features or values that a program keeps."""
+NARROWEST = 16
+"""The fewest rows or columns of a matrix product."""
+MANY = 256
+"""Programs from which on a GPU is full, so that columns are not split further."""
+
+
+class Configuration(NamedTuple):
+    """How one kernel is cut and compiled.
+
+    Attributes:
+        chunk: positions that a program takes at once.
+        block: columns that a program computes, at most.
+        num_warps, num_stages: as Triton names them.
+    """
+
+    chunk: int
+    block: int
+    num_warps: int
+    num_stages: int
+
+
+# By the width that is summed over, up to the power of two, and whether operands have 16 bits.
+TABLE = {
+    (32, True): Configuration(64, 32, 4, 2),
+    (64, True): Configuration(64, 64, 4, 2),
+    (128, True): Configuration(64, 64, 4, 2),
+    (256, True): Configuration(32, 64, 8, 1),
+    (32, False): Configuration(32, 32, 4, 2),
+    (64, False): Configuration(32, 64, 4, 2),
+    (128, False): Configuration(32, 32, 4, 1),
+    (256, False): Configuration(16, 32, 4, 1),
+}
+
+
+def power_of_two(width: int) -> int:
+    """The size of a tile that holds the width, as Triton wants it."""
+    return max(NARROWEST, 1 << max(0, width - 1).bit_length())
+
+
+def choose(summed: int, columns: int, heads: int, *, half: bool) -> Configuration:
+    """The configuration of a kernel.
+
+    Args:
+        summed: the width of the rows that are multiplied.
+        columns: those of the result.
+        heads: that walk side by side; where they are few, more programs share the columns.
+        half: whether operands are rounded to 16 bits.
+    """
+    chosen = TABLE[max(32, power_of_two(summed)), half]
+    block = min(chosen.block, power_of_two(columns))
+    while block > NARROWEST and heads * -(-columns // block) < MANY:
+        block //= 2
+    return chosen._replace(block=block)

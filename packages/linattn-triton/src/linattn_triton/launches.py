@@ -1,0 +1,249 @@
+"""Calls as launches: grids, configurations, and the order of the kernels' arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linattn_core.calls import AttentionCall, Gradients, Output, StepCall
+from linattn_core.native import new_gradients
+from linattn_core.state import LinearAttentionState
+from linattn_triton import causal, device, reads
+from linattn_triton.configurations import MANY, choose, power_of_two
+from linattn_triton.constants import LANGUAGE_DTYPES, MAPS
+
+# Positions of a program of `reads.normalizer_gradient`.
+_ROWS = 32
+
+
+def causal_forward(call: AttentionCall, output: Output) -> None:
+    """Writes output, normalizer and, where it is wanted, the last state."""
+    heads = call.num_sequences * call.heads
+    options, blocks = _options(call, call.feature_dim, call.value_dim, heads)
+    _launch(
+        causal.forward, heads * blocks,
+        *_tensors(call.query, call.key, call.value), output.out, output.normalizer,
+        *_places(call), call.log_decay, *_pair(call.initial_state), *_pair(output.state),
+        *_sizes(call), call.eps, MAP=MAPS[call.feature_map], NORMALIZE=call.normalize, **options,
+    )  # fmt: skip
+
+
+def normalizer_gradient(
+    call: AttentionCall, output: Output, grad_out: Tensor, grad_normalizer: Tensor | None
+) -> Tensor:
+    """h, (B, H, N) in float32: what the gradients of queries and keys have in common."""
+    h = torch.empty_like(output.normalizer)
+    programs = call.batch * call.heads * -(-call.query_length // _ROWS)
+    _launch(
+        reads.normalizer_gradient, programs, *_tensors(grad_out), output.out, output.normalizer,
+        grad_normalizer, h, call.heads, call.query_length, call.value_dim,
+        NORMALIZE=call.normalize, CHUNK=_ROWS, WIDTH=power_of_two(call.value_dim),
+    )  # fmt: skip
+    return h
+
+
+def causal_backward(
+    call: AttentionCall,
+    output: Output,
+    grad_out: Tensor,
+    h: Tensor,
+    grad_state: LinearAttentionState | None,
+) -> Gradients:
+    """The wanted gradients, each by a sweep of its own."""
+    gradients = new_gradients(call, call.wanted_gradients)
+    inputs = _tensors(call.query, call.key, call.value, grad_out)
+    flags: dict[str, Any] = {"MAP": MAPS[call.feature_map], "NORMALIZE": call.normalize}
+    heads, kv_heads = call.num_sequences * call.heads, call.num_sequences * call.kv_heads
+    if gradients.query is not None:
+        options, blocks = _options(call, call.value_dim, call.feature_dim, heads)
+        _launch(
+            causal.query_gradient, heads * blocks, *inputs, output.normalizer, h, gradients.query,
+            *_places(call), call.log_decay, *_pair(call.initial_state), *_sizes(call),
+            **flags, **options,
+        )  # fmt: skip
+    if gradients.key is not None or gradients.initial_state is not None:
+        options, blocks = _options(call, call.value_dim, call.feature_dim, kv_heads)
+        _launch(
+            causal.key_gradient, kv_heads * blocks, *inputs, output.normalizer, h, gradients.key,
+            *_places(call), call.log_decay, *_pair(grad_state), *_pair(gradients.initial_state),
+            *_sizes(call), **flags, **options,
+        )  # fmt: skip
+    if gradients.value is not None:
+        options, blocks = _options(call, call.feature_dim, call.value_dim, kv_heads)
+        _launch(
+            causal.value_gradient, kv_heads * blocks, *inputs, output.normalizer, gradients.value,
+            *_places(call), call.log_decay, _pair(grad_state)[0], *_sizes(call),
+            **flags, **options,
+        )  # fmt: skip
+    return gradients
+
+
+def noncausal_forward(call: AttentionCall, output: Output) -> None:
+    """Writes output, normalizer and the sums over the keys."""
+    state = output.state
+    assert state is not None, "a non-causal call keeps the sums over its keys"
+    _add_up(call, state, call.key, call.value, call.initial_state, groups=1)
+    heads = call.num_sequences * call.heads
+    options, blocks = _options(call, call.feature_dim, call.value_dim, heads)
+    parts = _parts(call.query_length, options["CHUNK"], heads * blocks)
+    _launch(
+        reads.read_output, heads * blocks * parts,
+        *_tensors(call.query), *state, output.out, output.normalizer, call.cu_seqlens,
+        *_sizes(call, call.query_length), call.eps, parts,
+        MAP=MAPS[call.feature_map], NORMALIZE=call.normalize, **options,
+    )  # fmt: skip
+
+
+def noncausal_backward(
+    call: AttentionCall,
+    output: Output,
+    grad_out: Tensor,
+    h: Tensor,
+    grad_state: LinearAttentionState | None,
+) -> Gradients:
+    """The wanted gradients, read from the sums and from their gradient."""
+    gradients = new_gradients(call, call.wanted_gradients)
+    dim, value_dim, phi = call.feature_dim, call.value_dim, MAPS[call.feature_map]
+    if gradients.query is not None:
+        assert output.state is not None, "a non-causal call keeps the sums over its keys"
+        _read(
+            call, grad_out, 0, call.query, phi, *output.state, gradients.query,
+            (1, value_dim), h=h, normalizer=output.normalizer,
+        )  # fmt: skip
+    sums = gradients.initial_state
+    if sums is None:
+        if gradients.key is None and gradients.value is None:
+            return gradients
+        shape = (call.num_sequences, call.kv_heads, dim)
+        sums = LinearAttentionState(
+            h.new_empty(*shape, value_dim), h.new_empty(shape)
+        )
+    _add_up(
+        call, sums, call.query, grad_out, grad_state, groups=call.groups, h=h,
+        normalizer=output.normalizer,
+    )  # fmt: skip
+    if gradients.key is not None:
+        _read(call, call.value, 0, call.key, phi, *sums, gradients.key, (1, value_dim))
+    if gradients.value is not None:
+        _read(call, call.key, phi, call.value, 0, sums.s, None, gradients.value, (value_dim, 1))
+    return gradients
+
+
+def step(call: StepCall, out: Tensor) -> None:
+    """Updates the state and writes the output."""
+    query, key, value, z = (x.unsqueeze(2) for x in (call.query, call.key, call.value, call.state.z))
+    indices, decay = call.state_indices, call.log_decay
+    block = min(32, power_of_two(call.value_dim))
+    _launch(
+        reads.step, call.batch * call.kv_heads,
+        *_tensors(query, key, value, call.state.s, z), out,
+        None if indices is None else indices.to(torch.int64).contiguous(),
+        None if decay is None else decay.contiguous(),
+        call.heads, call.groups, call.feature_dim, call.value_dim, z.shape[0], call.eps,
+        MAP=MAPS[call.feature_map], NORMALIZE=call.normalize,
+        WIDTH=power_of_two(call.feature_dim), BLOCK=block, num_warps=4,
+    )  # fmt: skip
+
+
+def _add_up(
+    call: AttentionCall,
+    into: LinearAttentionState,
+    a: Tensor,
+    c: Tensor,
+    start: LinearAttentionState | None,
+    *,
+    groups: int,
+    h: Tensor | None = None,
+    normalizer: Tensor | None = None,
+) -> None:
+    """into = start + the sums of phi(a) c^T and phi(a); of queries, if there is an h, else keys."""
+    rows = call.num_sequences * call.kv_heads
+    options, blocks = _options(call, call.feature_dim, call.value_dim, rows)
+    segments = _parts(a.shape[2], options["CHUNK"], rows * blocks)
+    partial = [x.new_empty(segments, *x.shape) for x in into]
+    places = _places(call) if h is None else (None, call.cu_seqlens, None)
+    _launch(
+        reads.add_up, rows * blocks * segments, *_tensors(a, c), normalizer, h, *partial, *places,
+        a.shape[1], groups, a.shape[2], call.feature_dim, call.value_dim, segments,
+        call.num_sequences, MAP=MAPS[call.feature_map],
+        SCALED=h is not None and call.normalize, **options,
+    )  # fmt: skip
+    for target, parts, first in zip(into, partial, _pair(start), strict=True):
+        torch.sum(parts, 0, out=target)
+        if first is not None:
+            target.add_(first)
+
+
+def _read(
+    call: AttentionCall,
+    a: Tensor,
+    map_a: int,
+    x: Tensor,
+    map_x: int,
+    s: Tensor,
+    z: Tensor | None,
+    into: Tensor,
+    strides: tuple[int, int],
+    *,
+    h: Tensor | None = None,
+    normalizer: Tensor | None = None,
+) -> None:
+    """One gradient by `reads.read_gradient`; of queries, if there is an h, else of keys."""
+    heads, length, width = into.shape[1:]
+    rows = call.num_sequences * heads
+    options, blocks = _options(call, a.shape[3], width, rows)
+    parts = _parts(length, options["CHUNK"], rows * blocks)
+    places = _places(call) if h is None else (None, call.cu_seqlens, None)
+    _launch(
+        reads.read_gradient, rows * blocks * parts, *_tensors(a, x), s, z, h, normalizer, into,
+        *places, heads, heads // call.kv_heads, length, a.shape[3], width, *strides, parts,
+        MAP_A=map_a, MAP=map_x, SCALED=h is not None and call.normalize, **options,
+    )  # fmt: skip
+
+
+def _launch(kernel: Any, programs: int, *arguments: Any, **options: Any) -> None:
+    if programs:
+        kernel[(programs,)](*arguments, **options)
+
+
+def _options(
+    call: AttentionCall, summed: int, columns: int, heads: int
+) -> tuple[dict[str, Any], int]:
+    """The keyword arguments of a kernel, and the blocks of columns."""
+    dtypes = (call.query_dtype, call.value_dtype)
+    dtype = dtypes[0] if dtypes[0] == dtypes[1] else torch.float32
+    half = dtype == torch.bfloat16
+    chosen = choose(summed, columns, heads, half=half)
+    options = {
+        "CHUNK": chosen.chunk, "WIDTH": power_of_two(summed), "BLOCK": chosen.block,
+        "DOT": LANGUAGE_DTYPES[half], "PRECISION": device.precision(call.device, dtype),
+        "num_warps": chosen.num_warps, "num_stages": chosen.num_stages,
+    }  # fmt: skip
+    return options, max(1, -(-columns // chosen.block))
+
+
+def _parts(length: int, chunk: int, programs: int) -> int:
+    """Programs that share the chunks of a sequence, until there are many."""
+    return max(1, min(-(-length // chunk), 4 * MANY // max(1, programs)))
+
+
+def _tensors(*tensors: Tensor) -> tuple[Any, ...]:
+    """Each tensor with its strides."""
+    return tuple(x for tensor in tensors for x in (tensor, tensor.stride()))
+
+
+def _places(call: AttentionCall) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """What says which keys exist."""
+    mask = call.attn_mask
+    return call.key_lengths, call.cu_seqlens, None if mask is None else mask.view(torch.uint8)
+
+
+def _pair(state: LinearAttentionState | None) -> tuple[Tensor | None, Tensor | None]:
+    return (None, None) if state is None else (state.s, state.z)
+
+
+def _sizes(call: AttentionCall, length: int | None = None) -> tuple[int, ...]:
+    positions = call.key_length if length is None else length
+    return call.heads, call.groups, positions, call.feature_dim, call.value_dim

@@ -1,0 +1,222 @@
+"""Kernels without order: sums over keys, reads of them, the normalizer's gradient, the step.
+
+The non-causal operator is two of these, S = sum phi(k) v^T and out = phi(q)^T S / n, and so are its
+gradients: R = sum phi(q) g^T and r = sum h phi(q), then dq, dk and dv as reads of S or R.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from linattn_triton.tiles import (
+    dot,
+    existing,
+    load_derivative,
+    load_matrix,
+    load_tile,
+    load_vector,
+    scale_rows,
+    span,
+    store_matrix,
+    store_tile,
+    store_vector,
+)
+
+
+@triton.jit
+def add_up(
+    a, a_strides, c, c_strides, normalizer, h, s, z, key_lengths, cu_seqlens, mask,
+    heads, groups, length, dim, value_dim, segments, sequences,
+    MAP: tl.constexpr, SCALED: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """A segment's sums of phi(a) c^T and of phi(a), or of h phi(a), over each group of heads.
+
+    Segment i has every chunk of which i is the remainder by the number of segments.
+    """
+    blocks = tl.maximum(tl.cdiv(value_dim, BLOCK), 1)
+    kv_heads = heads // groups
+    block = tl.program_id(0) % blocks
+    segment = tl.program_id(0) // blocks % segments
+    kv_head = (tl.program_id(0) // blocks // segments % kv_heads).to(tl.int64)
+    sequence = (tl.program_id(0) // blocks // segments // kv_heads).to(tl.int64)
+    row, start, stop = span(cu_seqlens, sequence, length)
+    features = tl.arange(0, WIDTH).to(tl.int64)
+    columns = (block * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
+    total = tl.zeros([WIDTH, BLOCK], tl.float32)
+    total_z = tl.zeros([WIDTH], tl.float32)
+    for first in range(start + segment * CHUNK, stop, segments * CHUNK):
+        positions = first + tl.arange(0, CHUNK).to(tl.int64)
+        exists = existing(positions, stop, row, length, key_lengths, mask)
+        for member in range(0, groups):
+            head = kv_head * groups + member
+            rows = (row * heads + head) * length + positions
+            of_a = row * a_strides[0] + head * a_strides[1]
+            of_c = row * c_strides[0] + head * c_strides[1]
+            tile_a = load_tile(a, of_a, a_strides, positions, exists, features, dim, MAP)
+            tile_c = load_tile(c, of_c, c_strides, positions, exists, columns, value_dim, 0)
+            tile_c = scale_rows(tile_c, normalizer, rows, exists, SCALED)
+            tile_a = tile_a.to(DOT).to(tl.float32)
+            total += dot(tl.trans(tile_a), tile_c, DOT, PRECISION)
+            if h is not None:
+                tile_a *= tl.load(h + rows, mask=exists, other=0.0)[:, None]
+            total_z += tl.sum(tile_a, 0)
+    of_z = ((segment * sequences + sequence) * kv_heads + kv_head) * dim
+    store_matrix(s, of_z * value_dim, total, features, dim, value_dim, columns, value_dim, 1)
+    if block == 0:
+        store_vector(z, of_z, total_z, features, dim)
+
+
+@triton.jit
+def read_output(
+    q, q_strides, s, z, out, normalizer, cu_seqlens,
+    heads, groups, length, dim, value_dim, eps, parts,
+    MAP: tl.constexpr, NORMALIZE: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """out = phi(q)^T S / n and n = phi(q) . z + eps, for every chunk of a part."""
+    blocks = tl.maximum(tl.cdiv(value_dim, BLOCK), 1)
+    block = tl.program_id(0) % blocks
+    part = tl.program_id(0) // blocks % parts
+    head = (tl.program_id(0) // blocks // parts % heads).to(tl.int64)
+    sequence = (tl.program_id(0) // blocks // parts // heads).to(tl.int64)
+    row, start, stop = span(cu_seqlens, sequence, length)
+    features = tl.arange(0, WIDTH).to(tl.int64)
+    columns = (block * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
+    of_q = row * q_strides[0] + head * q_strides[1]
+    of_out = (row * heads + head) * length
+    of_z = (sequence * (heads // groups) + head // groups) * dim
+    tile_s = load_matrix(
+        s, of_z * value_dim, features, dim, value_dim, columns, value_dim, 1
+    )
+    tile_z = load_vector(z, of_z, features, dim)
+    for first in range(start + part * CHUNK, stop, parts * CHUNK):
+        positions = first + tl.arange(0, CHUNK).to(tl.int64)
+        present = positions < stop
+        tile_q = load_tile(q, of_q, q_strides, positions, present, features, dim, MAP)
+        tile_q = tile_q.to(DOT).to(tl.float32)
+        tile = dot(tile_q, tile_s, DOT, PRECISION)
+        total = tl.sum(tile_q * tile_z[None, :], 1) + eps
+        if NORMALIZE:
+            tile = tile / total[:, None]
+        store_tile(out, of_out * value_dim, tile, positions, present, columns, value_dim)
+        tl.store(normalizer + of_out + positions, total, mask=present & (block == 0))
+
+
+@triton.jit
+def read_gradient(
+    a, a_strides, x, x_strides, s, z, h, normalizer, out, key_lengths, cu_seqlens, mask,
+    heads, groups, length, inner, width, row_stride, column_stride, parts,
+    MAP_A: tl.constexpr, MAP: tl.constexpr, SCALED: tl.constexpr, CHUNK: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """(a T + z) phi'(x), for T = S or R or its transpose; z is multiplied by h where there is h.
+
+    dq: a = g, T = S^T, z; dk: a = v, T = R^T, r; dv: a = phi(k), T = R, without z and x.
+    """
+    blocks = tl.maximum(tl.cdiv(width, BLOCK), 1)
+    block = tl.program_id(0) % blocks
+    part = tl.program_id(0) // blocks % parts
+    head = (tl.program_id(0) // blocks // parts % heads).to(tl.int64)
+    sequence = (tl.program_id(0) // blocks // parts // heads).to(tl.int64)
+    row, start, stop = span(cu_seqlens, sequence, length)
+    summed = tl.arange(0, WIDTH).to(tl.int64)
+    columns = (block * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
+    of_a = row * a_strides[0] + head * a_strides[1]
+    of_x = row * x_strides[0] + head * x_strides[1]
+    of_out = (row * heads + head) * length
+    of_state = sequence * (heads // groups) + head // groups
+    tile_s = load_matrix(
+        s, of_state * inner * width, summed, inner, row_stride, columns, width, column_stride
+    )
+    tile_z = load_vector(z, of_state * width, columns, width)
+    for first in range(start + part * CHUNK, stop, parts * CHUNK):
+        positions = first + tl.arange(0, CHUNK).to(tl.int64)
+        exists = existing(positions, stop, row, length, key_lengths, mask)
+        tile_a = load_tile(a, of_a, a_strides, positions, exists, summed, inner, MAP_A)
+        tile_a = scale_rows(tile_a, normalizer, of_out + positions, exists, SCALED)
+        tile = dot(tile_a, tile_s, DOT, PRECISION)
+        if h is not None:
+            tile_h = tl.load(h + of_out + positions, mask=exists, other=0.0)
+            tile += tile_h[:, None] * tile_z[None, :]
+        else:
+            tile += tile_z[None, :]
+        tile *= load_derivative(x, of_x, x_strides, positions, exists, columns, width, MAP)
+        store_tile(out, of_out * width, tile, positions, positions < stop, columns, width)
+
+
+@triton.jit
+def normalizer_gradient(
+    grad_out, g_strides, out, normalizer, grad_normalizer, h, heads, length, value_dim,
+    NORMALIZE: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """h = -(G / n) . out, plus the upstream gradient of the normalizer."""
+    chunks = tl.cdiv(length, CHUNK)
+    chunk = tl.program_id(0) % chunks
+    head = (tl.program_id(0) // chunks).to(tl.int64)
+    positions = chunk * CHUNK + tl.arange(0, CHUNK).to(tl.int64)
+    present = positions < length
+    rows = head * length + positions
+    total = tl.zeros([CHUNK], tl.float32)
+    if NORMALIZE:
+        columns = tl.arange(0, WIDTH).to(tl.int64)
+        base = head // heads * g_strides[0] + head % heads * g_strides[1]
+        g = load_tile(grad_out, base, g_strides, positions, present, columns, value_dim, 0)
+        g = scale_rows(g, normalizer, rows, present, NORMALIZE)
+        inside = present[:, None] & (columns < value_dim)[None, :]
+        places = rows[:, None] * value_dim + columns[None, :]
+        total -= tl.sum(g * tl.load(out + places, mask=inside, other=0).to(tl.float32), 1)
+    if grad_normalizer is not None:
+        total += tl.load(grad_normalizer + rows, mask=present, other=0.0).to(tl.float32)
+    tl.store(h + rows, total, mask=present)
+
+
+@triton.jit
+def step(
+    q, q_strides, k, k_strides, v, v_strides, s, s_strides, z, z_strides, out, state_indices, decay,
+    heads, groups, dim, value_dim, slots, eps,
+    MAP: tl.constexpr, NORMALIZE: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One position of one key/value head: its state updated in place, then read by its queries."""
+    kv_heads = heads // groups
+    row = (tl.program_id(0) // kv_heads).to(tl.int64)
+    kv_head = (tl.program_id(0) % kv_heads).to(tl.int64)
+    slot = row
+    if state_indices is not None:
+        slot = tl.load(state_indices + row)
+    live = (slot >= 0) & (slot < slots)
+    features = tl.arange(0, WIDTH).to(tl.int64)
+    own = (features < dim) & live
+    # A tile of one column: the maps act on tiles.
+    one, zero = live & (tl.arange(0, 1) == 0), tl.zeros([1], tl.int64)
+    of_k = row * k_strides[0] + kv_head * k_strides[1]
+    tile_k = tl.sum(load_tile(k, of_k, k_strides, zero, one, features, dim, MAP), 0)
+    of_z = slot * z_strides[0] + kv_head * z_strides[1]
+    tile_z = tl.load(z + of_z + features * z_strides[3], mask=own, other=0.0)
+    factor = 1.0
+    if decay is not None:
+        factor = tl.exp(tl.load(decay + row * kv_heads + kv_head).to(tl.float32))
+        tile_z *= factor
+    tile_z += tile_k
+    tl.store(z + of_z + features * z_strides[3], tile_z, mask=own)
+    of_s = slot * s_strides[0] + kv_head * s_strides[1]
+    of_v = row * v_strides[0] + kv_head * v_strides[1]
+    for first in range(0, value_dim, BLOCK):
+        columns = first + tl.arange(0, BLOCK).to(tl.int64)
+        tile_v = tl.sum(load_tile(v, of_v, v_strides, zero, one, columns, value_dim, 0), 0)
+        inside = own[:, None] & (columns < value_dim)[None, :]
+        places = of_s + features[:, None] * s_strides[2] + columns[None, :] * s_strides[3]
+        tile_s = tl.load(s + places, mask=inside, other=0.0)
+        tile_s = tile_s * factor + tile_k[:, None] * tile_v[None, :]
+        tl.store(s + places, tile_s, mask=inside)
+        for member in range(0, groups):
+            head = kv_head * groups + member
+            of_q = row * q_strides[0] + head * q_strides[1]
+            tile_q = tl.sum(load_tile(q, of_q, q_strides, zero, one, features, dim, MAP), 0)
+            result = tl.sum(tile_q[:, None] * tile_s, 0)
+            if NORMALIZE:
+                result = result / (tl.sum(tile_q * tile_z, 0) + eps)
+            result = tl.where(live, result, 0.0)
+            places_out = out + (row * heads + head) * value_dim + columns
+            tl.store(places_out, result.to(out.dtype.element_ty), mask=columns < value_dim)
