@@ -45,6 +45,7 @@ PACKAGES = (
     Package("linattn-core", "linattn_core"),
     Package("linattn-cpu", "linattn_cpu"),
     Package("linattn-cuda", "linattn_cuda"),
+    Package("linattn-triton", "linattn_triton"),
     Package("linattn-models", "linattn_models", "train", "linattn_models.training"),
     Package("linattn-lab", "linattn_lab", extra_module="linattn_lab.script"),
 )
@@ -52,7 +53,7 @@ PACKAGES = (
 PURE = tuple(
     package
     for package in PACKAGES
-    if package.name in ("linattn-core", "linattn-models", "linattn-lab")
+    if package.name in ("linattn-core", "linattn-triton", "linattn-models", "linattn-lab")
 )
 BUILD_BACKENDS = ("hatchling", "editables", "scikit-build-core", "pybind11", "cmake", "ninja")
 SANITIZERS = ("address,undefined", "thread")
@@ -71,6 +72,7 @@ TEST_TOOLS = (
     "cupy-cuda13x", "nvidia-cuda-nvrtc",  # compile the kernels
     "onnxruntime", "onnxscript",  # run what torch.onnx.export makes
     "transformers", "peft",
+    "triton",  # compiles kernels for any GPU, and interprets them
 )  # fmt: skip
 # What a wheel has to pass: the contract's short form, every instruction set, compiled decoders.
 WHEEL_TESTS = (

@@ -19,8 +19,8 @@ from linattn_core import info
 from linattn_lab.timing import interleave, largest_tensor, sample, stopwatch
 
 PACKAGES = (
-    "torch", "linattn-core", "linattn-cpu", "linattn-cuda", "linattn-models", "cupy-cuda13x",
-    "triton", "flash-linear-attention", "pytorch-fast-transformers", "transformers",
+    "torch", "linattn-core", "linattn-cpu", "linattn-cuda", "linattn-triton", "linattn-models",
+    "cupy-cuda13x", "triton", "flash-linear-attention", "pytorch-fast-transformers", "transformers",
 )  # fmt: skip
 # The width of the matrices and the bytes that are copied: in a quick run, and by device.
 QUICK_SIZES = (256, 2**22)

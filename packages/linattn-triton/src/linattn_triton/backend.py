@@ -89,9 +89,7 @@ class TritonBackend:
     ) -> Gradients:
         if call.log_decay is not None and "log_decay" in call.wanted_gradients:
             # Its gradient needs the states on both sides of each chunk; core keeps them.
-            return _BY_TORCH.attention_backward(
-                call, output, grad_out, grad_state, grad_normalizer
-            )
+            return _BY_TORCH.attention_backward(call, output, grad_out, grad_state, grad_normalizer)
         from linattn_triton import launches
 
         call, grad_state = make_readable(call, masks=True), contiguous(grad_state)

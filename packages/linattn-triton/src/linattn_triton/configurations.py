@@ -36,7 +36,7 @@ TABLE = {
     (32, False): Configuration(32, 32, 4, 2),
     (64, False): Configuration(32, 64, 4, 2),
     (128, False): Configuration(32, 32, 4, 1),
-    (256, False): Configuration(16, 32, 4, 1),
+    (256, False): Configuration(16, 16, 4, 1),
 }
 
 

@@ -7,7 +7,6 @@ import importlib
 import os
 import re
 from contextlib import AbstractContextManager, nullcontext
-from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
@@ -59,9 +58,7 @@ def unusable() -> str | None:
 def refuses(device: torch.device) -> str | None:
     """Why kernels cannot run on tensors there, as a sentence; None if they can."""
     if interprets():
-        place = "cpu"
-        accepted = device.type == place
-        wanted = "tensors on the CPU, as TRITON_INTERPRET is 1"
+        accepted, wanted = device.type == "cpu", "tensors on the CPU, as TRITON_INTERPRET is 1"
     else:
         accepted, wanted = device.type in GPUS, "tensors on a GPU"
     if not accepted:
@@ -86,14 +83,16 @@ def current(device: torch.device) -> AbstractContextManager[object]:
     """Makes a GPU the current one, whose current stream Triton launches kernels on."""
     if device.type == "cpu":
         return nullcontext()
-    module = torch.cuda if device.type == "cuda" else torch.xpu
-    return module.device(device)
+    entered: AbstractContextManager[object] = (
+        torch.cuda.device(device) if device.type == "cuda" else torch.xpu.device(device)
+    )
+    return entered
 
 
 def tf32_allowed() -> bool:
     """Whether torch may round float32 products to TF32, by any of its switches."""
     # The older switches' own getters raise once somebody has used this one.
-    return torch.backends.cuda.matmul.fp32_precision == "tf32"
+    return str(torch.backends.cuda.matmul.fp32_precision) == "tf32"
 
 
 def precision(device: torch.device, dtype: torch.dtype) -> str:

@@ -117,9 +117,7 @@ def noncausal_backward(
         if gradients.key is None and gradients.value is None:
             return gradients
         shape = (call.num_sequences, call.kv_heads, dim)
-        sums = LinearAttentionState(
-            h.new_empty(*shape, value_dim), h.new_empty(shape)
-        )
+        sums = LinearAttentionState(h.new_empty(*shape, value_dim), h.new_empty(shape))
     _add_up(
         call, sums, call.query, grad_out, grad_state, groups=call.groups, h=h,
         normalizer=output.normalizer,
@@ -133,7 +131,9 @@ def noncausal_backward(
 
 def step(call: StepCall, out: Tensor) -> None:
     """Updates the state and writes the output."""
-    query, key, value, z = (x.unsqueeze(2) for x in (call.query, call.key, call.value, call.state.z))
+    query, key, value, z = (
+        x.unsqueeze(2) for x in (call.query, call.key, call.value, call.state.z)
+    )
     indices, decay = call.state_indices, call.log_decay
     block = min(32, power_of_two(call.value_dim))
     _launch(

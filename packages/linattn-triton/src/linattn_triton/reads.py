@@ -87,9 +87,7 @@ def read_output(
     of_q = row * q_strides[0] + head * q_strides[1]
     of_out = (row * heads + head) * length
     of_z = (sequence * (heads // groups) + head // groups) * dim
-    tile_s = load_matrix(
-        s, of_z * value_dim, features, dim, value_dim, columns, value_dim, 1
-    )
+    tile_s = load_matrix(s, of_z * value_dim, features, dim, value_dim, columns, value_dim, 1)
     tile_z = load_vector(z, of_z, features, dim)
     for first in range(start + part * CHUNK, stop, parts * CHUNK):
         positions = first + tl.arange(0, CHUNK).to(tl.int64)

@@ -1,0 +1,105 @@
+"""Every kernel compiled for GPUs that are not here, as a launch on one would compile it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from linattn_triton import causal, reads
+from linattn_triton.configurations import TABLE, Configuration
+from linattn_triton.constants import LANGUAGE_DTYPES, MAPS
+
+NVIDIA = {x: GPUTarget("cuda", x, 32) for x in (80, 90, 100)}
+AMD = GPUTarget("hip", "gfx942", 64)
+#: Bytes that a block may have: on the smallest GPU from compute capability 8.0 on, and on gfx942.
+SHARED = {80: 101_376, 90: 101_376, 100: 101_376, "gfx942": 65_536}
+
+_STRIDES = ("i64", "i64", "i32", "constexpr")
+_INTEGERS = {
+    "heads", "groups", "length", "dim", "value_dim", "segments", "sequences", "parts", "inner",
+    "width", "row_stride", "column_stride", "slots",
+}  # fmt: skip
+_FLOATS = {"eps"}
+_INT64 = {"key_lengths", "cu_seqlens", "state_indices"}
+_OPERANDS = {
+    "q",
+    "k",
+    "v",
+    "a",
+    "c",
+    "x",
+    "grad_out",
+    "out",
+    "grad_query",
+    "grad_key",
+    "grad_value",
+}
+KERNELS = (
+    causal.forward, causal.query_gradient, causal.key_gradient, causal.value_gradient,
+    reads.add_up, reads.read_output, reads.read_gradient,
+)  # fmt: skip
+
+
+class Build(NamedTuple):
+    """A kernel for one width, dtype and GPU."""
+
+    kernel: Any
+    width: int
+    dtype: str
+    target: GPUTarget
+    with_all: bool = False
+
+    @property
+    def configuration(self) -> Configuration:
+        return TABLE[self.width, self.dtype == "bf16"]
+
+    def compile(self) -> Any:
+        """The compiled kernel, for contiguous rows; with masks, decay and states, or without."""
+        chosen = self.configuration
+        amd = self.target.backend == "hip"
+        precision = {
+            "bf16": "ieee", "fp16": "bf16x3" if amd else "tf32",
+            "fp32": "bf16x6" if amd else "tf32x3",
+        }[self.dtype]  # fmt: skip
+        settings = {
+            "MAP": MAPS["elu"], "MAP_A": 0, "NORMALIZE": True, "SCALED": True,
+            "CHUNK": chosen.chunk, "WIDTH": self.width, "BLOCK": chosen.block,
+            "DOT": LANGUAGE_DTYPES[self.dtype == "bf16"], "PRECISION": precision,
+        }  # fmt: skip
+        signature: dict[str, Any] = {}
+        constants: dict[Any, Any] = {}
+        for place, name in enumerate(self.kernel.arg_names):
+            signature[name] = self._kind(name)
+            if signature[name] == "constexpr":
+                constants[(place,)] = settings.get(name)
+            elif name.endswith("_strides"):
+                constants[(place, 3)] = 1
+        attributes = {
+            (place,): [["tt.divisibility", 16]]
+            for place, name in enumerate(self.kernel.arg_names)
+            if str(signature[name]).startswith("*")
+        }
+        source = ASTSource(self.kernel, signature, constants, attributes)
+        options = {"num_warps": chosen.num_warps, "num_stages": chosen.num_stages}
+        return triton.compile(source, target=self.target, options=options)
+
+    def _kind(self, name: str) -> Any:
+        optional = {"key_lengths", "cu_seqlens", "mask", "decay", "initial_s", "initial_z",
+                    "last_s", "last_z", "grad_last_s", "grad_last_z", "grad_initial_s",
+                    "grad_initial_z"}  # fmt: skip
+        if name.isupper() or (name in optional and not self.with_all):
+            return "constexpr"
+        if name.endswith("_strides"):
+            return _STRIDES
+        if name in _INTEGERS:
+            return "i32"
+        if name in _FLOATS:
+            return "fp32"
+        if name in _INT64:
+            return "*i64"
+        if name == "mask":
+            return "*u8"
+        return f"*{self.dtype}" if name in _OPERANDS else "*fp32"
