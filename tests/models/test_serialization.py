@@ -214,6 +214,23 @@ def test_a_load_beside_saves_gives_one_of_the_models(tmp_path: Path) -> None:
             writer.result()
 
 
+def test_a_load_beside_two_saves_that_end_as_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new, read = tiny_model(), tiny_model("softmax"), model_files.load_file
+    save(old, tmp_path)
+
+    def read_between_saves(path: Path) -> dict[str, Tensor]:
+        monkeypatch.setattr(model_files, "load_file", read)
+        save(new, tmp_path)
+        tensors = read(path)
+        save(old, tmp_path)
+        return tensors
+
+    monkeypatch.setattr(model_files, "load_file", read_between_saves)
+    assert load(tmp_path).to_dict() == old.to_dict()
+
+
 def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "model"
     before = tiny_model()

@@ -77,16 +77,15 @@ def read_model_files(folder: Path) -> ModelFiles:
     Cost: reads the weights and computes their SHA-256.
     """
     path, weights = folder / CONFIG_FILE, folder / WEIGHTS_FILE
-    config = read_model_config(path)
     while True:
-        tensors = _read_weights(weights)
+        before = [_stamp(folder / name) for name in _FILES]
+        config, tensors = read_model_config(path), _read_weights(weights)
         digest = compute_digest(tensors)
         for saved in (config, _pending_config(folder)):
             tokenizer = _find_tokenizer(folder, saved)
             if saved.get(DIGEST) == digest and (tokenizer or TOKENIZER_DIGEST not in saved):
                 return ModelFiles(saved, tensors, tokenizer)
-        before, config = config, read_model_config(path)
-        if config == before:
+        if [_stamp(folder / name) for name in _FILES] == before:
             break
     advice = "save the model again"
     if config.get(DIGEST, digest) != digest:  # absent if another program or a person wrote it
@@ -104,6 +103,14 @@ def _pending_config(folder: Path) -> dict[str, Any]:
     with suppress(ValueError, FileNotFoundError):
         return read_model_config(fresh_folder(folder, *_FILES) / CONFIG_FILE)
     return {}
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Changes when the file is replaced; None if it does not exist."""
+    with suppress(FileNotFoundError):
+        status = path.stat()
+        return status.st_ino, status.st_mtime_ns
+    return None
 
 
 def _find_tokenizer(folder: Path, config: Mapping[str, Any]) -> bytes | None:
