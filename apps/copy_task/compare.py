@@ -22,7 +22,6 @@ import tyro
 
 from copying.presets import PRESETS, Attention, PresetName, Recipe
 from copying.training import APP, train_model
-from linattn_core.errors import expected
 from linattn_lab.compare import Comparison, Summary, Variant, curves
 from linattn_lab.plots import Panel, plot_panels
 from linattn_lab.runs import make_folders, publish
@@ -64,7 +63,7 @@ def main() -> None:
     out = flags.out or Path("runs", APP, f"compare-{flags.preset}")
     comparison = Comparison(out, [variant(flags, attention) for attention in get_args(Attention)])
     if not flags.resume:
-        refuse_runs(comparison)
+        comparison.refuse_runs()
     make_folders(out, flags.publish)
     runs = comparison.equal_updates()
     print(f"\n{write_comparison(runs, out)}\nTable, picture and runs are in {out}.")
@@ -80,14 +79,6 @@ def variant(flags: Flags, attention: Attention) -> Variant:
         return train_model(recipe, attention, flags.preset, out, resume)
 
     return Variant(attention, flags.recipe.training, train, {"attention": attention})
-
-
-def refuse_runs(comparison: Comparison) -> None:
-    """Refuses runs that are there already, which need --resume."""
-    for each in comparison.variants:
-        if (run := RunFolder(comparison.out / each.name)).holds_run():
-            advice = "give --resume to keep it, or another --out"
-            raise ValueError(expected(str(run.path), "a folder without a run", "one with", advice))
 
 
 def write_comparison(runs: Mapping[str, RunFolder], out: Path) -> str:

@@ -64,6 +64,13 @@ class Comparison:
         """
         return {variant.name: self.run(variant, folder) for variant in self.variants}
 
+    def refuse_runs(self) -> None:
+        """Raises a ValueError where a run is there already, for a script without --resume."""
+        for variant in self.variants:
+            if (run := RunFolder(self.out / variant.name)).holds_run():
+                advice = "give --resume to keep it, or another --out"
+                raise ValueError(expected(str(run.path), "a folder without a run", "one with", advice))
+
     def within(self, seconds: float, pace: Mapping[str, float]) -> Comparison:
         """The comparison in which each variant has the updates that fit into `seconds`.
 

@@ -1,0 +1,143 @@
+"""Train every kind of attention on the same text in the same order, with several seeds.
+
+    python apps/text_generation/compare.py                  an hour on two cores
+    python apps/text_generation/compare.py --preset smoke   seconds
+
+Into --out go curves.png (the held-out loss over updates), table.md, and a run folder for each
+attention and seed. A comparison that was stopped continues with the same command and --resume.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":
+    import linattn_lab.startup
+    import linattn_lab.threads  # noqa: F401
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import tyro
+
+from language.data import Dataset, Texts, read_texts
+from language.presets import PRESETS, Attention, PresetName, Recipe
+from language.training import APP, train_model
+from linattn_lab.compare import Comparison, Summary, Variant, curves
+from linattn_lab.plots import Panel, plot_panels
+from linattn_lab.runs import make_folders, publish
+from linattn_lab.script import preset_flags, require_at_least, run_script
+from linattn_lab.tables import name_environments, table_of
+from linattn_models.files import replace_file
+from linattn_models.training import RunFolder, TrainingFlags
+
+
+@dataclasses.dataclass(frozen=True)
+class Flags:
+    """What is compared, and where it goes."""
+
+    preset: PresetName
+    """smoke: seconds; laptop: minutes on two cores; large: hours of a GPU."""
+    recipe: Annotated[Recipe, tyro.conf.arg(name="")]
+    dataset: Dataset = "stdlib"
+    """stdlib: the source of Python's standard library; files: all files of --data-dir."""
+    data_dir: Path | None = None
+    """Folder of the texts, with --dataset files."""
+    seeds: int = 2
+    """Trainings of each attention, with the seeds --seed, --seed + 1, ..."""
+    out: Path | None = None
+    """Folder for all of it; runs/text_generation/compare-PRESET if not given."""
+    publish: Path | None = None
+    """Folder that gets a copy without the weights, such as docs/results/text_generation."""
+    resume: bool = False
+    """Keep the runs that have ended, and continue one that was stopped."""
+
+
+def main() -> None:
+    """Trains what is not trained yet, draws, prints the table, and publishes a copy."""
+    presets: dict[str, Flags] = {name: Flags(name, recipe()) for name, recipe in PRESETS.items()}
+    flags = preset_flags(presets, "laptop", description=__doc__)
+    flags.recipe.training.config()  # refused before files are read
+    require_at_least(flags, {"seeds": 1})
+    out = flags.out or Path("runs", APP, f"compare-{flags.preset}")
+    texts = read_texts(flags.dataset, flags.data_dir)
+    comparison = Comparison(out, variants(flags, texts))
+    if not flags.resume:
+        comparison.refuse_runs()
+    make_folders(out, flags.publish)
+    runs = comparison.equal_updates()
+    print(f"\n{write_comparison(runs, flags.seeds, out)}\nTable, picture and runs are in {out}.")
+    if flags.publish is not None:
+        publish(out, flags.publish, ("curves.png", "table.md"), runs.values())
+
+
+def variants(flags: Flags, texts: Texts) -> list[Variant]:
+    """The trainings: each attention with each seed."""
+    first = flags.recipe.training.seed
+    return [
+        variant(flags, texts, attention, seed)
+        for attention in get_args(Attention)
+        for seed in range(first, first + flags.seeds)
+    ]
+
+
+def variant(flags: Flags, texts: Texts, attention: Attention, seed: int) -> Variant:
+    """The training of one attention with one seed."""
+
+    def train(training: TrainingFlags, out: Path, resume: bool) -> object:
+        return train_model(
+            dataclasses.replace(flags.recipe, training=training),
+            texts,
+            attention=attention,
+            preset=flags.preset,
+            dataset=flags.dataset,
+            out=out,
+            resume=resume,
+        )
+
+    training = dataclasses.replace(flags.recipe.training, seed=seed)
+    settings = {"attention": attention, "dataset": flags.dataset}
+    return Variant(f"{attention}-seed{seed}", training, train, settings)
+
+
+def write_comparison(runs: Mapping[str, RunFolder], seeds: int, out: Path) -> str:
+    """Leaves the picture and the table in `out`; returns the table."""
+    first = {run.summary()["attention"]: run for run in reversed(runs.values())}
+    panel = Panel("updates", curves(dict(reversed(first.items())), "loss"))
+    plot_panels(out / "curves.png", [panel], ylabel="held out, nats per byte")
+    summaries = [run.summary() for run in runs.values()]
+    trained = name_environments(summary["environment"] for summary in summaries)
+    by_attention = {
+        attention: [each for each in summaries if each["attention"] == attention]
+        for attention in dict.fromkeys(each["attention"] for each in summaries)
+    }
+    rows = {attention: merge(each) for attention, each in by_attention.items()}
+    text = f"{table_of(rows, columns(seeds), first='attention')}\nTrained at {trained}.\n"
+    replace_file(out / "table.md", text.encode())
+    return text
+
+
+def merge(summaries: Sequence[Summary]) -> dict[str, Any]:
+    """What the runs of one attention share, and their losses."""
+    return {
+        "parameters": summaries[0]["parameters"],
+        "steps": summaries[0]["steps"],
+        "losses": [each["metrics"]["loss"] for each in summaries],
+    }
+
+
+def columns(seeds: int) -> dict[str, Any]:
+    """The columns of the table: the loss of each seed, and their mean."""
+    each = {
+        f"seed {i}": (lambda row, i=i: f"{row['losses'][i]:.3f}") for i in range(seeds)
+    }
+    return {
+        "parameters": lambda row: f"{row['parameters']:,}",
+        "updates": lambda row: f"{row['steps']:,}",
+        **each,
+        "held out: nats per byte": lambda row: f"{sum(row['losses']) / len(row['losses']):.3f}",
+    }
+
+
+if __name__ == "__main__":
+    run_script(main)

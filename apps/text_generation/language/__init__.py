@@ -1,0 +1,1 @@
+"""Models of text, byte by byte: texts, presets, measures, training."""
