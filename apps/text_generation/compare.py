@@ -72,12 +72,12 @@ def main() -> None:
 
 
 def variants(flags: Flags, texts: Texts) -> list[Variant]:
-    """The trainings: each attention with each seed."""
+    """The trainings: each attention with each seed, one seed after the other."""
     first = flags.recipe.training.seed
     return [
         variant(flags, texts, attention, seed)
-        for attention in get_args(Attention)
         for seed in range(first, first + flags.seeds)
+        for attention in get_args(Attention)
     ]
 
 
@@ -102,16 +102,16 @@ def variant(flags: Flags, texts: Texts, attention: Attention, seed: int) -> Vari
 
 def write_comparison(runs: Mapping[str, RunFolder], seeds: int, out: Path) -> str:
     """Leaves the picture and the table in `out`; returns the table."""
-    first = {run.summary()["attention"]: run for run in reversed(runs.values())}
-    panel = Panel("updates", curves(dict(reversed(first.items())), "loss"))
+    kinds = get_args(Attention)
+    first = dict(zip(kinds, runs.values(), strict=False))  # the runs with the first seed
+    panel = Panel("updates", curves(first, "loss"))
     plot_panels(out / "curves.png", [panel], ylabel="held out, nats per byte")
     summaries = [run.summary() for run in runs.values()]
     trained = name_environments(summary["environment"] for summary in summaries)
-    by_attention = {
-        attention: [each for each in summaries if each["attention"] == attention]
-        for attention in dict.fromkeys(each["attention"] for each in summaries)
+    rows = {
+        attention: merge([each for each in summaries if each["attention"] == attention])
+        for attention in kinds
     }
-    rows = {attention: merge(each) for attention, each in by_attention.items()}
     text = f"{table_of(rows, columns(seeds), first='attention')}\nTrained at {trained}.\n"
     replace_file(out / "table.md", text.encode())
     return text
@@ -128,9 +128,7 @@ def merge(summaries: Sequence[Summary]) -> dict[str, Any]:
 
 def columns(seeds: int) -> dict[str, Any]:
     """The columns of the table: the loss of each seed, and their mean."""
-    each = {
-        f"seed {i}": (lambda row, i=i: f"{row['losses'][i]:.3f}") for i in range(seeds)
-    }
+    each = {f"seed {i}": (lambda row, i=i: f"{row['losses'][i]:.3f}") for i in range(seeds)}
     return {
         "parameters": lambda row: f"{row['parameters']:,}",
         "updates": lambda row: f"{row['steps']:,}",
