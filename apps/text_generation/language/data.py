@@ -58,7 +58,7 @@ def join_files(files: Sequence[Path]) -> Tensor:
 
 
 def library_files(root: Path) -> Iterator[Path]:
-    """The modules of the standard library, without what is installed beside it and without tests."""
+    """The modules of the standard library, without tests and what is installed beside it."""
     left_out = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
     for file in root.rglob("*.py"):
         if not left_out & set(file.relative_to(root).parts):
@@ -116,7 +116,7 @@ class Windows:
 
 
 def spread_windows(text: Tensor, count: int, length: int) -> Tensor:
-    """Returns `count` pieces at equal distances from the first byte to the last: (count, length)."""
+    """Returns pieces at equal distances from the first byte to the last: (count, length)."""
     length = min(length, len(text))
     starts = torch.linspace(0, len(text) - length, count).long()
     return torch.stack([text[start : start + length] for start in starts.tolist()]).long()
