@@ -89,7 +89,7 @@ struct DecoderModel : DecoderShape {
 // inputs, the first of them at position positions[b].
 //
 // A call with more than one step has one input for each row and draws. The tokens that a step draws are the inputs of
-// the next one; waits, uniform, outputs and drawn then have a first dimension of `steps`.
+// the next one; waits, uniform, quantiles, outputs and drawn then have a first dimension of `steps`.
 struct DecoderCall {
     std::int64_t batch, inputs;     // B, and the most inputs of a row
     const std::int64_t* lengths;    // (B), or null if all rows have `inputs`
@@ -107,6 +107,11 @@ struct DecoderCall {
     // Filters of a categorical head's tokens, as in linattn_core.decoding.TokenFilters; 0 switches one off.
     std::int64_t top_k;
     double top_p, min_p;
+    // In place of all these, settings of each row, (B), and for each row four uniform random numbers, (B, 4), at which
+    // distribution functions are inverted; null where rows share their settings.
+    const double* quantiles;
+    const double *temperatures, *top_ps, *min_ps;
+    const std::int64_t* top_ks;
     std::int64_t* drawn;  // (B, channels), or null to draw nothing
     std::int64_t steps = 1;
     int threads;

@@ -105,7 +105,10 @@ const FieldTable<ListedCall>& call_fields() {
         {"outputs", set<&ListedCall::outputs>},   {"waits", set<&ListedCall::waits>},
         {"uniform", set<&ListedCall::uniform>},   {"temperature", set<&ListedCall::temperature>},
         {"top_k", set<&ListedCall::top_k>},       {"top_p", set<&ListedCall::top_p>},
-        {"min_p", set<&ListedCall::min_p>},       {"drawn", set<&ListedCall::drawn>},
+        {"min_p", set<&ListedCall::min_p>},       {"quantiles", set<&ListedCall::quantiles>},
+        {"temperatures", set<&ListedCall::temperatures>},
+        {"top_ks", set<&ListedCall::top_ks>},     {"top_ps", set<&ListedCall::top_ps>},
+        {"min_ps", set<&ListedCall::min_ps>},     {"drawn", set<&ListedCall::drawn>},
         {"steps", set<&ListedCall::steps>},       {"threads", set<&ListedCall::threads>},
     };
     return table;

@@ -238,6 +238,28 @@ class Draw(NamedTuple):
     uniform: Tensor | None
 
 
+class RowDraw(NamedTuple):
+    """The settings and random numbers of each row, for decoders that draw by rows.
+
+    A token is where the distribution function of softmax(logits / temperature), over the tokens
+    that pass the row's filters (see `TokenFilters`), exceeds a uniform number; a mixture's values
+    come from those that follow.
+
+    Attributes:
+        temperature: (B,) float64, above 0; below 1e-30 the likeliest token is taken, and filters
+            see the probabilities at temperature 1.
+        uniform: (B, 4) float64 in [0, 1).
+        top_k: (B,) int64, 0 for none.
+        top_p, min_p: (B,) float64, 0 for none.
+    """
+
+    temperature: Tensor
+    uniform: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+
+
 class TokenFilters(Protocol):
     """Which tokens of a categorical head may be drawn; None switches a filter off.
 
@@ -290,6 +312,11 @@ class NativeDecoder(Protocol):
         """The most steps that one call of `steps` makes; 1 for a decoder without `steps`."""
         return 1
 
+    @property
+    def draws_by_row(self) -> bool:
+        """Whether `step` and `steps` take a `RowDraw`; False for a decoder that does not say."""
+        return False
+
     def prefill(
         self, inputs: Tensor, lengths: Tensor | None, states: Sequence[LinearAttentionState]
     ) -> Tensor:
@@ -311,7 +338,7 @@ class NativeDecoder(Protocol):
         inputs: Tensor,
         position: int | Tensor,
         states: Sequence[LinearAttentionState],
-        draw: Draw | None,
+        draw: Draw | RowDraw | None,
         filters: TokenFilters | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """One input of each row.
@@ -321,7 +348,8 @@ class NativeDecoder(Protocol):
             position: of the inputs: an int for all rows, or (B,) int64.
             states: of each layer; updated in place.
             draw: how to draw the next tokens; None draws none.
-            filters: which tokens may be drawn, for a categorical head; None for all.
+            filters: which tokens may be drawn, for a categorical head; None for all, and beside a
+                `RowDraw`, which has its own.
 
         Returns:
             The parameters (B, P), or for vectors (B, E); and the tokens that were drawn, (B,) or
@@ -334,7 +362,7 @@ class NativeDecoder(Protocol):
         tokens: Tensor,
         position: int | Tensor,
         states: Sequence[LinearAttentionState],
-        draw: Draw,
+        draw: Draw | RowDraw,
         count: int,
         filters: TokenFilters | None = None,
     ) -> tuple[Tensor, Tensor]:
@@ -344,7 +372,8 @@ class NativeDecoder(Protocol):
             tokens: of the first step, (B,) or (B, C) int64.
             position: of the first step, as for `step`.
             states, filters: as for `step`.
-            draw: the random numbers of all steps, (count, B, K) and (count, B, C).
+            draw: the random numbers of all steps, (count, B, K) and (count, B, C), or of a
+                `RowDraw` (count, B, 4).
             count: at least 1.
 
         Returns:

@@ -179,10 +179,31 @@ private:
         std::copy(drawn.end() - static_cast<std::ptrdiff_t>(first.size()), drawn.end(), last.drawn.begin());
         std::copy(outputs.end() - static_cast<std::ptrdiff_t>(last.parameters.size()), outputs.end(),
                   last.parameters.begin());
+        draw_by_rows(call);
         call.steps += 1;
         if (!is_refused(call)) throw std::logic_error("a step after the last position was not refused");
         call.steps = kSteps, call.drawn = nullptr;
         if (!is_refused(call)) throw std::logic_error("several steps without a draw were not refused");
+    }
+
+    // The same steps with settings and random numbers of each row; the first number of a row is 0 and takes the first token
+    // that passes, which at temperature 0 is the likeliest.
+    void draw_by_rows(DecoderCall call) const {
+        const auto rows = static_cast<std::size_t>(call.batch);
+        const std::vector<double> quantiles(4 * rows * kSteps, 0.0), temperatures(rows, 1e-300);
+        const std::vector<double> top_ps(rows, call.top_p), min_ps(rows, call.min_p);
+        const std::vector<std::int64_t> top_ks(rows, call.top_k);
+        call.waits = nullptr;
+        call.quantiles = quantiles.data(), call.temperatures = temperatures.data();
+        call.top_ks = top_ks.data(), call.top_ps = top_ps.data(), call.min_ps = min_ps.data();
+        decoder_->run(call);
+        const float* const logits = call.outputs;
+        for (std::size_t b = 0; b < rows; ++b) {
+            const float* const row = logits + b * static_cast<std::size_t>(levels_);
+            if (row[call.drawn[b]] != *std::max_element(row, row + levels_)) {
+                throw std::logic_error("a row at temperature 0 did not take the likeliest token");
+            }
+        }
     }
 
     bool is_refused(const DecoderCall& call) const {

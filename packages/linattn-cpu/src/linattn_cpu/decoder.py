@@ -27,6 +27,7 @@ from linattn_core.decoder_spec import (
     Draw,
     NativeDecoder,
     Norm,
+    RowDraw,
     Sampler,
     TokenCoding,
     TokenFilters,
@@ -96,6 +97,10 @@ class CpuDecoder(NativeDecoder):
     def most_steps(self) -> int:
         return _MOST_STEPS
 
+    @property
+    def draws_by_row(self) -> bool:
+        return True
+
     def prefill(
         self, inputs: Tensor, lengths: Tensor | None, states: Sequence[LinearAttentionState]
     ) -> Tensor:
@@ -113,7 +118,7 @@ class CpuDecoder(NativeDecoder):
         inputs: Tensor,
         position: int | Tensor,
         states: Sequence[LinearAttentionState],
-        draw: Draw | None,
+        draw: Draw | RowDraw | None,
         filters: TokenFilters | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         outputs = torch.empty((inputs.shape[0], self._width), dtype=torch.float32, device=_CPU)
@@ -126,7 +131,7 @@ class CpuDecoder(NativeDecoder):
         tokens: Tensor,
         position: int | Tensor,
         states: Sequence[LinearAttentionState],
-        draw: Draw,
+        draw: Draw | RowDraw,
         count: int,
         filters: TokenFilters | None = None,
     ) -> tuple[Tensor, Tensor]:
@@ -147,7 +152,7 @@ class CpuDecoder(NativeDecoder):
         begins: bool,
         states: Sequence[LinearAttentionState],
         outputs: Tensor,
-        draw: Draw | None = None,
+        draw: Draw | RowDraw | None = None,
         drawn: Tensor | None = None,
         filters: TokenFilters | None = None,
         *,
@@ -157,8 +162,7 @@ class CpuDecoder(NativeDecoder):
         inputs = inputs.resolve_neg().contiguous()
         positions = None if isinstance(position, int) else _positions(position, inputs.shape[0])
         lengths = None if lengths is None else lengths.contiguous()
-        waits = None if draw is None or draw.waits is None else draw.waits.contiguous()
-        uniform = None if draw is None or draw.uniform is None else draw.uniform.contiguous()
+        settings = self._draw_settings(draw, filters)
         sums = self._check_states(states, inputs.shape[0])
         addresses = [x.data_ptr() for x in sums]
         self._native.run(
@@ -173,10 +177,7 @@ class CpuDecoder(NativeDecoder):
                 "s": addresses[::2],
                 "z": addresses[1::2],
                 "outputs": outputs.data_ptr(),
-                "waits": address(waits),
-                "uniform": address(uniform),
-                "temperature": 1.0 if draw is None else draw.temperature,
-                **({} if filters is None else self._filters(filters)),
+                **{name: _address_or_number(x) for name, x in settings.items()},
                 "drawn": address(drawn),
                 "steps": steps,
                 "threads": torch.get_num_threads(),
@@ -184,7 +185,26 @@ class CpuDecoder(NativeDecoder):
         )
         mark_written(*sums)
 
-    def _filters(self, filters: TokenFilters) -> _native.Fields:
+    def _draw_settings(
+        self, draw: Draw | RowDraw | None, filters: TokenFilters | None
+    ) -> dict[str, object]:
+        """The fields of a draw: numbers, and tensors whose addresses are passed."""
+        if draw is None:
+            return {}
+        if isinstance(draw, RowDraw):
+            names = ("temperatures", "quantiles", "top_ks", "top_ps", "min_ps")
+            return dict(zip(names, (x.contiguous() for x in draw), strict=True))
+        return {
+            **{
+                name: x.contiguous()
+                for name, x in (("waits", draw.waits), ("uniform", draw.uniform))
+                if x is not None
+            },
+            "temperature": draw.temperature,
+            **({} if filters is None else self._filters(filters)),
+        }
+
+    def _filters(self, filters: TokenFilters) -> dict[str, object]:
         top_p = filters.top_p
         return {
             "top_k": min(filters.top_k or 0, self._width),
@@ -213,6 +233,10 @@ class CpuDecoder(NativeDecoder):
                 advice = "convert it by .float(), .cpu() and .contiguous()"
                 raise ValueError(expected("a state", "contiguous float32 on the CPU", got, advice))
         return sums
+
+
+def _address_or_number(x: object) -> object:
+    return address(x) if isinstance(x, Tensor) else x
 
 
 def _positions(positions: Tensor, batch: int) -> Tensor:

@@ -69,7 +69,9 @@ class Comparison:
         for variant in self.variants:
             if (run := RunFolder(self.out / variant.name)).holds_run():
                 advice = "give --resume to keep it, or another --out"
-                raise ValueError(expected(str(run.path), "a folder without a run", "one with", advice))
+                raise ValueError(
+                    expected(str(run.path), "a folder without a run", "one with", advice)
+                )
 
     def within(self, seconds: float, pace: Mapping[str, float]) -> Comparison:
         """The comparison in which each variant has the updates that fit into `seconds`.

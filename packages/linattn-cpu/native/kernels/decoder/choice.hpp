@@ -12,6 +12,15 @@
 LINATTN_BEGIN
 namespace decoding {
 
+// The filters of a row, 0 for none, and the temperature at which they see probabilities.
+struct Filters {
+    float temperature;
+    std::int64_t top_k;
+    double top_p, min_p;
+
+    bool any() const { return top_k > 0 || top_p > 0 || min_p > 0; }
+};
+
 // Whether a score replaces the best so far. The first NaN wins, as in torch.argmax.
 LINATTN_INLINE bool is_better(float score, float best) { return score > best || (score != score && best == best); }
 
@@ -119,50 +128,74 @@ static float largest_of(const float* logits, std::int64_t width) {
 }
 
 // Overwrites the padding of the logits and, with top_p, `weights`, which has room for a padded row.
-static LogitRow padded_row(const DecoderCall& call, float* logits, std::int64_t count, float* weights) {
+static LogitRow padded_row(const Filters& filters, float* logits, std::int64_t count, float* weights) {
     const std::int64_t width = round_up(count, kPanel);
     for (std::int64_t i = count; i < width; ++i) logits[i] = -__builtin_inff();
     const float largest = largest_of(logits, width);
-    if (call.top_p == 0) return {logits, nullptr, width, largest};
+    if (filters.top_p == 0) return {logits, nullptr, width, largest};
     for (std::int64_t i = 0; i < width; i += W<float>) {
-        store(weights + i, exp_of_negative((load(logits + i) - largest) / call.temperature));
+        store(weights + i, exp_of_negative((load(logits + i) - largest) / filters.temperature));
     }
     return {logits, weights, width, largest};
 }
 
 // The largest logit that min_p leaves out.
-static float excluded_by_min_p(const DecoderCall& call, float largest) {
+static float excluded_by_min_p(const Filters& filters, float largest) {
     const float infinity = __builtin_inff();
-    if (call.min_p == 0) return -infinity;
-    const double least = largest + call.temperature * __builtin_log(call.min_p);
+    if (filters.min_p == 0) return -infinity;
+    const double least = largest + filters.temperature * __builtin_log(filters.min_p);
     return __builtin_nextafterf(static_cast<float>(least), -infinity);
 }
 
-static Limits limits_of(const DecoderCall& call, const LogitRow& row) {
-    Limits limits{call.top_k > 0 ? call.top_k : row.width, __builtin_inff()};
-    if (call.top_p > 0) {
+static Limits limits_of(const Filters& filters, const LogitRow& row) {
+    Limits limits{filters.top_k > 0 ? filters.top_k : row.width, __builtin_inff()};
+    if (filters.top_p > 0) {
         // Probabilities are those of the tokens that top_k leaves.
         const float excluded = last_excluded(row, limits, -__builtin_inff());
-        limits.weight = static_cast<float>(call.top_p * larger_than(row, excluded).weight);
+        limits.weight = static_cast<float>(filters.top_p * larger_than(row, excluded).weight);
     }
     return limits;
 }
 
-LINATTN_INLINE bool has_filters(const DecoderCall& call) { return call.top_k > 0 || call.top_p > 0 || call.min_p > 0; }
-
-// As `choose`, from the `count` logits that pass the filters of the call. Most tokens pass, and checking one token
-// costs less than finding all that pass: only a token that fails is drawn again, with the same random numbers.
-static std::int64_t choose_filtered(const DecoderCall& call, float* logits, std::int64_t count, const float* waits,
+// As `choose`, from the `count` logits that pass the filters. Most tokens pass, and checking one token costs less than
+// finding all that pass: only a token that fails is drawn again, with the same random numbers.
+static std::int64_t choose_filtered(const Filters& filters, float* logits, std::int64_t count, const float* waits,
                                     float* weights) {
-    const std::int64_t chosen = choose(logits, count, waits, call.temperature);
+    const std::int64_t chosen = choose(logits, count, waits, filters.temperature);
     const float own = logits[chosen];
-    const LogitRow row = padded_row(call, logits, count, weights);
+    const LogitRow row = padded_row(filters, logits, count, weights);
     if (!(own < row.largest)) return chosen;  // the likeliest token always passes, and NaN is refused by the caller
-    const Limits limits = limits_of(call, row);
-    const float excluded = excluded_by_min_p(call, row.largest);
+    const Limits limits = limits_of(filters, row);
+    const float excluded = excluded_by_min_p(filters, row.largest);
     if (own > excluded && limits.pass(larger_than(row, own))) return chosen;
     const float low = own > excluded ? own : excluded;
-    return choose(logits, count, waits, call.temperature, last_excluded(row, limits, low));
+    return choose(logits, count, waits, filters.temperature, last_excluded(row, limits, low));
+}
+
+// The largest logit that the filters leave out; -inf for none.
+static float excluded_by(const Filters& filters, float* logits, std::int64_t count, float* weights) {
+    if (!filters.any()) return -__builtin_inff();
+    const LogitRow row = padded_row(filters, logits, count, weights);
+    return last_excluded(row, limits_of(filters, row), excluded_by_min_p(filters, row.largest));
+}
+
+// The first index up to which softmax(logits / temperature), of the logits above `excluded`, sums to more than
+// `quantile`. `sums` has room for `count` numbers. In double, so that only the rounding of the logits counts.
+static std::int64_t invert(const float* logits, std::int64_t count, double quantile, double temperature,
+                           float excluded, double* sums) {
+    const auto finite = [](float x) { return x < __FLT_MAX__ ? x : __FLT_MAX__; };  // inf - inf would be NaN
+    float largest = -__builtin_inff();
+    for (std::int64_t i = 0; i < count; ++i) largest = logits[i] > largest ? logits[i] : largest;
+    const double highest = finite(largest);
+    double sum = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+        if (logits[i] > excluded) sum += __builtin_exp((finite(logits[i]) - highest) / temperature);
+        sums[i] = sum;
+    }
+    for (std::int64_t i = 0; i < count; ++i) {
+        if (sums[i] > quantile * sum) return i;
+    }
+    return count - 1;
 }
 
 }  // namespace decoding

@@ -135,19 +135,14 @@ LINATTN_INLINE Vec<float> scaled(const DecoderModel& model, const PackedMatrix& 
     return model.format == WeightFormat::int8 ? sums * load(matrix.scales + output) : sums;
 }
 
-// The memory that `write_parameters` needs, for the weights of the tokens that top_p may pass.
-LINATTN_INLINE std::int64_t weight_numbers(const DecoderModel& model, const DecoderCall& call) {
-    return call.top_p > 0 ? round_up(model.tokens.choices, kPanel) : 0;
-}
-
 // Copies the head's parameters for sequence b to the caller's memory, and draws its token from them.
-static void write_parameters(const Thread& thread, std::int64_t b, float* parameters, float* weights) {
+static void write_parameters(const Thread& thread, std::int64_t b, float* parameters, float* memory) {
     const DecoderCall& call = thread.call;
     const TokenWeights& tokens = thread.model.tokens;
     const std::int64_t count = tokens.output.outputs;
     std::memcpy(call.outputs + b * count, parameters, count * sizeof(float));
     if (call.drawn == nullptr) return;
-    draw_token(tokens, call, b, parameters, weights);
+    draw_token(tokens, call, b, parameters, memory);
 }
 
 }  // namespace decoding

@@ -55,7 +55,7 @@ static Workspace lay_out(Arena& arena, const DecoderModel& model, const DecoderC
     space.operand = arena.take<char>(operand_rows(rows) * widest * kOperandBytes + kOperandSlack);
     space.scales = arena.take<float>(rows);
     space.mapped = take_rows(arena, call.threads, mapped_numbers(model));
-    space.weights = take_rows(arena, call.threads, weight_numbers(model, call));
+    space.weights = take_rows(arena, call.threads, draw_numbers(model.tokens, call));
     return space;
 }
 

@@ -39,7 +39,7 @@ static PartMemory lay_out_part(Arena& arena, const DecoderModel& model, const De
     part.operand = arena.take<char>((embed > hidden ? embed : hidden) * kOperandBytes);
     part.scale = arena.take<float>(1);
     part.mapped = arena.take<float>(mapped_numbers(model));
-    part.weights = arena.take<float>(weight_numbers(model, call));
+    part.weights = arena.take<float>(draw_numbers(model.tokens, call));
     for (float*& sums : part.partial_sums) {
         arena.take<char>(kGapBytes);
         sums = arena.take<float>(embed);

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from linattn_core import LinearAttentionState
-from linattn_core.decoder_spec import Draw, NativeDecoder
+from linattn_core.decoder_spec import Draw, NativeDecoder, RowDraw
 from linattn_core.errors import expected
 from linattn_models.config import TransformerConfig
 from linattn_models.decoding.generation import GenerationMixin
@@ -254,22 +254,25 @@ class CompiledDecoder(_Compiled, GenerationMixin):
         self, token: Tensor, state: DecodingState, sampling: Draws
     ) -> tuple[Tensor, Tensor, DecodingState]:
         """As `step_and_sample`, with arguments that are checked already."""
-        if self._drawn is None or isinstance(sampling, RowSampling):
+        if self._drawn is None or not self.draws_inside(sampling):
             parameters, state = self._step(token, state)
             return parameters, sampling.draw(self.head, parameters), state
         layers = layers_of(state)
-        draw = self._draw(self._drawn, layers, sampling)
-        filters = sampling.filters or None
+        draw: Draw | RowDraw
+        if isinstance(sampling, RowSampling):
+            draw, filters = sampling.numbers(1), None
+        else:
+            draw, filters = self._draw(self._drawn, layers, sampling), sampling.filters or None
         parameters, drawn = self.native.step(token, state.position, layers, draw, filters)
         return parameters, cast(Tensor, drawn), _advance(state, parameters)
 
     def steps_and_draws(
-        self, token: Tensor, state: DecodingState, sampling: Sampling, count: int
+        self, token: Tensor, state: DecodingState, sampling: Draws, count: int
     ) -> tuple[Tensor, Tensor, DecodingState]:
         """As `count` calls of `step_and_draw`, each with the tokens that the one before drew.
 
         Args:
-            token, state, sampling: of the first step, checked already.
+            token, state, sampling: of the first step, checked already; the draws are made inside.
             count: at least 1, and at most what `steps_at_once` allows.
 
         Returns:
@@ -280,10 +283,20 @@ class CompiledDecoder(_Compiled, GenerationMixin):
             parameters, drawn, state = self.step_and_draw(token, state, sampling)
             return parameters.unsqueeze(0), drawn.unsqueeze(0), state
         layers = layers_of(state)
-        draw = _draw_noise(cast(Drawn, self._drawn), count, layers[0].z, sampling)
-        filters = sampling.filters or None
+        draw: Draw | RowDraw
+        if isinstance(sampling, RowSampling):
+            draw, filters = sampling.numbers(count), None
+        else:
+            draw = _draw_noise(cast(Drawn, self._drawn), count, layers[0].z, sampling)
+            filters = sampling.filters or None
         parameters, drawn = self.native.steps(token, state.position, layers, draw, count, filters)
         return parameters, drawn, _advance(state, parameters[-1], count)
+
+    def draws_inside(self, sampling: Draws) -> bool:
+        """Whether a native step can draw so; if not, torch draws from the step's parameters."""
+        if self._drawn is None or not isinstance(sampling, RowSampling):
+            return self._drawn is not None
+        return self.native.draws_by_row and not sampling.reads_tokens
 
     def steps_at_once(self, state: DecodingState, most: int) -> int:
         """How many of `most` steps one call should make: 1 or more, as far as there is room."""
@@ -373,7 +386,7 @@ class FusedPredictor:
             return self._ahead.popleft()
         state = keep_within_room(self.state)
         count = 1 if ahead == 1 else self.decoder.steps_at_once(state, ahead)
-        if count == 1 or isinstance(sampling, RowSampling):
+        if count == 1 or not self.decoder.draws_inside(sampling):
             parameters, token, self.state = self.decoder.step_and_draw(self.last, state, sampling)
             return parameters, token
         parameters, tokens, self.state = self.decoder.steps_and_draws(

@@ -59,6 +59,10 @@ class Streams:
             self._draw(max(1, min(_AHEAD, _MOST_NUMBERS // max(1, len(self._seeds)))))
         return self._drawn.pop()
 
+    def take(self, count: int) -> Tensor:
+        """The numbers of the next `count` positions, (count, B, 4)."""
+        return torch.stack([self.next() for _ in range(count)])
+
     def select_rows(self, rows: Tensor) -> None:
         """Continues with these rows."""
         self._seeds, self._samples = self._seeds[rows], self._samples[rows]

@@ -7,6 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from linattn_core.decoder_spec import RowDraw
 from linattn_models.decoding.philox import Streams
 from linattn_models.heads.base import LEAST_TEMPERATURE, Drawn, Head, at_least_single
 from linattn_models.heads.filters import Filters
@@ -51,6 +52,16 @@ class RowSampling:
         if self._repetitions is not None:
             self._repetitions.add(tokens)
         return tokens
+
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether a draw depends on the tokens before, and not on the parameters alone."""
+        return self._repetitions is not None
+
+    def numbers(self, count: int) -> RowDraw:
+        """The settings, and the random numbers of the next `count` positions (count, B, 4)."""
+        uniform = self._streams.take(count).masked_fill_(self._is_greedy.unsqueeze(1), 0.0)
+        return RowDraw(self._temperature, uniform, *self._filters.limits(self._temperature))
 
     def select_rows(self, rows: Tensor) -> None:
         """Continues with these rows."""

@@ -51,6 +51,17 @@ class Filters:
         """The filters of `rows` * `samples` sequences, on the device."""
         return self._map(lambda name, x: cast(Tensor, spread(name, x, rows, samples)).to(device))
 
+    def limits(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """`top_k` (B,) int64, `top_p` and `min_p` (B,) float64; 0 where a filter is off.
+
+        Args:
+            like: (B,) float64.
+        """
+        off = torch.zeros_like(like)
+        top_k, top_p, min_p = (0 if x is None else x for x in (self.top_k, self.top_p, self.min_p))
+        nucleus = off + top_p
+        return off.long() + top_k, nucleus.where(nucleus < 1, off), off + min_p
+
     def select_rows(self, rows: Tensor) -> Filters:
         """The filters of these rows."""
         return self._map(lambda _, x: x[rows])
