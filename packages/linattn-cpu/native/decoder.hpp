@@ -46,6 +46,8 @@ struct DecoderLayer {
     PackedMatrix qkv, out, expand, contract;
     PackedMatrix gate;   // of DecoderShape::gated
     const float* decay;  // (H_kv), the factor of each head's state before a position is added; null: 1
+    const float*
+        log_gamma;  // (H), of DecoderShape::window: what is added to the logarithm of linear attention's weight
     NormWeights norm1, norm2;
 };
 
@@ -73,8 +75,9 @@ struct DecoderShape {
     float eps;
     bool norm_first;
     Activation activation;
-    bool gated;          // contract(activation(gate(x)) * expand(x)) in place of contract(activation(expand(x)))
-    double rotary_base;  // of rotary positions: pair i of a head turns by rotary_base^(-2 i / D) a position; 0: none
+    bool gated;           // contract(activation(gate(x)) * expand(x)) in place of contract(activation(expand(x)))
+    std::int64_t window;  // softmax for so many last keys, and linear attention for those before; 0: for all
+    double rotary_base;   // of rotary positions: pair i of a head turns by rotary_base^(-2 i / D) a position; 0: none
 };
 
 struct DecoderModel : DecoderShape {
@@ -100,6 +103,8 @@ struct DecoderCall {
     const float* vectors;        // (B, inputs, E), or null
     float* const* s;             // for each layer (B, H_kv, D, D), updated in place
     float* const* z;             // for each layer (B, H_kv, D), updated in place
+    float* const* keys;          // with a window, for each layer (B, H_kv, window, D), updated in place
+    float* const* values;        // the same
     float* outputs;              // (B, P) after each row's last input; of vectors (B, inputs, E)
     const float* waits;          // (B, choices) from the exponential distribution; null: take the argmax
     const float* uniform;        // (B, channels), for a mixture of logistics; null where `waits` is

@@ -104,6 +104,7 @@ void PackedDecoder::place(Packer& packer, const ModelSource& source) {
         to.expand = packer.matrix(from.expand);
         if (from.gate) to.gate = packer.matrix(*from.gate);
         if (from.decay != nullptr) to.decay = packer.copy(from.decay, source.kv_heads, source.kv_heads);
+        if (from.log_gamma != nullptr) to.log_gamma = packer.copy(from.log_gamma, source.heads, source.heads);
         to.contract = packer.matrix(from.contract);
     }
     model_.norm = packer.norm(source.norm, embed);

@@ -45,10 +45,15 @@ static void load(NormWeights& field, PyObject* value) {
 
 static void load(LayerSource& field, PyObject* value) {
     static const FieldTable<LayerSource> table{
-        {"qkv", set<&LayerSource::qkv>},       {"out", set<&LayerSource::out>},
-        {"expand", set<&LayerSource::expand>}, {"contract", set<&LayerSource::contract>},
-        {"gate", set<&LayerSource::gate>},     {"decay", set<&LayerSource::decay>},
-        {"norm1", set<&LayerSource::norm1>},   {"norm2", set<&LayerSource::norm2>},
+        {"qkv", set<&LayerSource::qkv>},
+        {"out", set<&LayerSource::out>},
+        {"expand", set<&LayerSource::expand>},
+        {"contract", set<&LayerSource::contract>},
+        {"gate", set<&LayerSource::gate>},
+        {"decay", set<&LayerSource::decay>},
+        {"log_gamma", set<&LayerSource::log_gamma>},
+        {"norm1", set<&LayerSource::norm1>},
+        {"norm2", set<&LayerSource::norm2>},
     };
     load_struct(field, value, table);
 }
@@ -80,6 +85,7 @@ static void load(ModelSource& field, PyObject* value) {
         {"norm_first", set<&ModelSource::norm_first>},
         {"activation", set<&ModelSource::activation>},
         {"gated", set<&ModelSource::gated>},
+        {"window", set<&ModelSource::window>},
         {"rotary_base", set<&ModelSource::rotary_base>},
         {"layers", set<&ModelSource::layers>},
         {"norm", set<&ModelSource::norm>},
@@ -92,24 +98,38 @@ namespace {
 
 // A call that also owns the lists of state addresses, which Python passes as lists.
 struct ListedCall : DecoderCall {
-    std::vector<float*> listed_s, listed_z;
+    std::vector<float*> listed_s, listed_z, listed_keys, listed_values;
 };
 
 const FieldTable<ListedCall>& call_fields() {
     static const FieldTable<ListedCall> table{
-        {"batch", set<&ListedCall::batch>},       {"inputs", set<&ListedCall::inputs>},
-        {"lengths", set<&ListedCall::lengths>},   {"positions", set<&ListedCall::positions>},
-        {"position", set<&ListedCall::position>}, {"begins", set<&ListedCall::begins>},
-        {"tokens", set<&ListedCall::tokens>},     {"vectors", set<&ListedCall::vectors>},
-        {"s", set<&ListedCall::listed_s>},        {"z", set<&ListedCall::listed_z>},
-        {"outputs", set<&ListedCall::outputs>},   {"waits", set<&ListedCall::waits>},
-        {"uniform", set<&ListedCall::uniform>},   {"temperature", set<&ListedCall::temperature>},
-        {"top_k", set<&ListedCall::top_k>},       {"top_p", set<&ListedCall::top_p>},
-        {"min_p", set<&ListedCall::min_p>},       {"quantiles", set<&ListedCall::quantiles>},
+        {"batch", set<&ListedCall::batch>},
+        {"inputs", set<&ListedCall::inputs>},
+        {"lengths", set<&ListedCall::lengths>},
+        {"positions", set<&ListedCall::positions>},
+        {"position", set<&ListedCall::position>},
+        {"begins", set<&ListedCall::begins>},
+        {"tokens", set<&ListedCall::tokens>},
+        {"vectors", set<&ListedCall::vectors>},
+        {"s", set<&ListedCall::listed_s>},
+        {"z", set<&ListedCall::listed_z>},
+        {"keys", set<&ListedCall::listed_keys>},
+        {"values", set<&ListedCall::listed_values>},
+        {"outputs", set<&ListedCall::outputs>},
+        {"waits", set<&ListedCall::waits>},
+        {"uniform", set<&ListedCall::uniform>},
+        {"temperature", set<&ListedCall::temperature>},
+        {"top_k", set<&ListedCall::top_k>},
+        {"top_p", set<&ListedCall::top_p>},
+        {"min_p", set<&ListedCall::min_p>},
+        {"quantiles", set<&ListedCall::quantiles>},
         {"temperatures", set<&ListedCall::temperatures>},
-        {"top_ks", set<&ListedCall::top_ks>},     {"top_ps", set<&ListedCall::top_ps>},
-        {"min_ps", set<&ListedCall::min_ps>},     {"drawn", set<&ListedCall::drawn>},
-        {"steps", set<&ListedCall::steps>},       {"threads", set<&ListedCall::threads>},
+        {"top_ks", set<&ListedCall::top_ks>},
+        {"top_ps", set<&ListedCall::top_ps>},
+        {"min_ps", set<&ListedCall::min_ps>},
+        {"drawn", set<&ListedCall::drawn>},
+        {"steps", set<&ListedCall::steps>},
+        {"threads", set<&ListedCall::threads>},
     };
     return table;
 }
@@ -124,6 +144,7 @@ std::unique_ptr<PackedDecoder> packed(const py::dict& fields, int threads) {
 void run(const PackedDecoder& decoder, const py::dict& fields) {
     auto call = filled<ListedCall>(fields, call_fields());
     call.s = call.listed_s.data(), call.z = call.listed_z.data();
+    call.keys = call.listed_keys.data(), call.values = call.listed_values.data();
     const py::gil_scoped_release released;
     decoder.run(call);
 }

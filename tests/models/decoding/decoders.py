@@ -43,6 +43,8 @@ class Kind:
             return model
         if self.name == "native":
             return compile_decoder(model, weights, "cpu")
+        if model.config.attention.window_size:
+            pytest.skip("recorded steps take no window")
         recorders: dict[str, Recorder] = {"recorded": EagerRecorder(), "tape": TapeRecorder()}
         return recorded(model, weights, recorders.get(self.name))
 
@@ -103,8 +105,8 @@ def close(actual: Tensor, expected: Tensor) -> None:
 
 def same_state(actual: DecodingState, expected: DecodingState) -> None:
     for ours, theirs in zip(actual.layers, expected.layers, strict=True):
-        close(ours[0], theirs[0])
-        close(ours[1], theirs[1])
+        for own, other in zip(ours, theirs, strict=True):
+            close(own, other)
     assert torch.equal(torch.as_tensor(actual.position), torch.as_tensor(expected.position))
     assert actual.max_length == expected.max_length
 

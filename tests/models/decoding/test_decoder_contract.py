@@ -83,6 +83,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "num_kv_heads": 1,
         "tie_embeddings": True,
     },
+    "window": {"window_size": 3},
+    "window, groups, rotary": {
+        "window_size": 1,
+        "num_kv_heads": 1,
+        "rotary": True,
+        "feature_map": "relu",
+    },
+    "wide window": {"window_size": 64},
     "RMSNorm, no biases": {"norm": "rms", "bias": False},
     "tied embeddings": {"tie_embeddings": True},
 }

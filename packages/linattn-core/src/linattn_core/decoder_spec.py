@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from linattn_core.errors import expected
-from linattn_core.state import LinearAttentionState
 
 WEIGHTS = ("float32", "bfloat16", "int8")
 
@@ -57,6 +56,8 @@ class DecoderLayer:
             contract(activation(expand(x))); None for the latter.
         decay_logits: (H_kv,), a head's state is multiplied by their sigmoid before a position is
             added; None for no decay.
+        log_gamma: (H,), the logarithm of the weight of linear attention beside a window, as
+            `DecoderDescription.window_size` defines it; None without a window.
     """
 
     qkv: Affine
@@ -67,6 +68,7 @@ class DecoderLayer:
     norm2: Norm
     gate: Affine | None = None
     decay_logits: Tensor | None = None
+    log_gamma: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,9 @@ class DecoderDescription:
         rotary_base: with rotary positions, queries and keys are rotated before the feature map: the
             pair of numbers (i, i + D / 2) by position * rotary_base^(-2 i / D). None for none.
         tokens: None for a decoder of vectors (B, E) -> (B, E).
+        window_size: w; 0 for none. With queries and keys divided by D^(1/4), each position reads
+            the last w keys, its own included, by exp(q^T k), and those before them by
+            exp(log_gamma) phi(q)^T phi(k) / D; all weights are divided by their sum.
     """
 
     layers: tuple[DecoderLayer, ...]
@@ -139,6 +144,7 @@ class DecoderDescription:
     norm_first: bool
     rotary_base: float | None
     tokens: TokenCoding | None
+    window_size: int = 0
 
     def __post_init__(self) -> None:
         """Refuses tensors that do not fit together, because native code reads them unchecked."""
@@ -160,6 +166,12 @@ class DecoderDescription:
                 _check_affine("a layer's gate", layer.gate, embed, hidden)
             if layer.decay_logits is not None:
                 _check_shape("a layer's decay", layer.decay_logits, (self.num_kv_heads,))
+            if (layer.log_gamma is None) != (self.window_size == 0):
+                wanted = "one in each layer with a window, and none without"
+                got = f"window_size={self.window_size}"
+                raise CannotCompile(expected("log_gamma", wanted, got, "decode eagerly"))
+            if layer.log_gamma is not None:
+                _check_shape("a layer's log_gamma", layer.log_gamma, (self.num_heads,))
         if self.tokens is not None:
             _check_tokens(self.tokens, embed)
 
@@ -175,7 +187,7 @@ class DecoderDescription:
                     yield from (affine.weight, affine.bias)
             for norm in (layer.norm1, layer.norm2):
                 yield from (norm.weight, norm.bias)
-            yield layer.decay_logits
+            yield from (layer.decay_logits, layer.log_gamma)
         if self.tokens is not None:
             yield from (*self.tokens.embeddings, self.tokens.start, self.tokens.positions)
             yield from (self.tokens.output.weight, self.tokens.output.bias)
@@ -287,6 +299,11 @@ class TokenFilters(Protocol):
         """The logits (B, K), -inf for tokens that do not pass; for decoders that draw by torch."""
 
 
+# The state of a layer: s (B, H_kv, D, D) and z (B, H_kv, D). With a window, before them the keys
+# and values of the last w positions, (B, H_kv, w, D) each; those of position p in slot p mod w.
+DecoderState = tuple[Tensor, ...]
+
+
 class NativeDecoder(Protocol):
     """A decoder with packed copies of the weights; later changes of the tensors do not reach it.
 
@@ -318,7 +335,7 @@ class NativeDecoder(Protocol):
         return False
 
     def prefill(
-        self, inputs: Tensor, lengths: Tensor | None, states: Sequence[LinearAttentionState]
+        self, inputs: Tensor, lengths: Tensor | None, states: Sequence[DecoderState]
     ) -> Tensor:
         """Whole prompts, padded on the right, from position 0 on.
 
@@ -337,7 +354,7 @@ class NativeDecoder(Protocol):
         self,
         inputs: Tensor,
         position: int | Tensor,
-        states: Sequence[LinearAttentionState],
+        states: Sequence[DecoderState],
         draw: Draw | RowDraw | None,
         filters: TokenFilters | None = None,
     ) -> tuple[Tensor, Tensor | None]:
@@ -361,7 +378,7 @@ class NativeDecoder(Protocol):
         self,
         tokens: Tensor,
         position: int | Tensor,
-        states: Sequence[LinearAttentionState],
+        states: Sequence[DecoderState],
         draw: Draw | RowDraw,
         count: int,
         filters: TokenFilters | None = None,
@@ -386,7 +403,7 @@ class NativeDecoder(Protocol):
         wanted = "a decoder that makes several steps in one call"
         raise TypeError(expected("steps", wanted, f"a {type(self).__name__}", "call step"))
 
-    def reserve(self, batch: int, owner: object) -> tuple[LinearAttentionState, ...] | None:
+    def reserve(self, batch: int, owner: object) -> tuple[DecoderState, ...] | None:
         """Reserves states in the memory where this decoder steps fastest, while `owner` lives.
 
         Nothing may use them after `owner` is gone. None where the decoder steps any state equally
@@ -394,7 +411,7 @@ class NativeDecoder(Protocol):
         """
         return None
 
-    def noise(self, states: Sequence[LinearAttentionState], temperature: float) -> Draw | None:
+    def noise(self, states: Sequence[DecoderState], temperature: float) -> Draw | None:
         """The tensors from which a step of reserved states reads its random numbers.
 
         The caller fills them. None where the states are not reserved, or where a step reads random

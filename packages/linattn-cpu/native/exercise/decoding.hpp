@@ -78,13 +78,15 @@ public:
           head_dim_(between(random, 1, 19)),
           hidden_(between(random, 1, 70)),
           levels_(between(random, 2, 90)) {
-        const bool gated = coin(), rotary = head_dim_ % 2 == 0 && coin(), decays = coin(), centered = coin();
+        const bool gated = coin(), rotary = head_dim_ % 2 == 0 && coin(), centered = coin();
+        window_ = coin() ? between(random, 1, kLength) : 0;
+        const bool decays = window_ == 0 && coin();
         const std::int64_t heads = kv_heads_ * between(random, 1, 3), e = heads * head_dim_;
         ModelSource model{};
-        static_cast<DecoderShape&>(model) = {format,    heads,           kv_heads_,
-                                             head_dim_, hidden_,         FeatureMap::elu,
-                                             1e-6f,     coin(),          gated ? Activation::silu : Activation::gelu,
-                                             gated,     rotary ? 1e4 : 0};
+        static_cast<DecoderShape&>(model) = {format,    heads,   kv_heads_,
+                                             head_dim_, hidden_, FeatureMap::elu,
+                                             1e-6f,     coin(),  gated ? Activation::silu : Activation::gelu,
+                                             gated,     window_, rotary ? 1e4 : 0};
         model.norm = norm(e, centered);
         for (int i = 0; i < 2; ++i) {
             LayerSource layer{};
@@ -92,6 +94,7 @@ public:
             layer.expand = affine(e, hidden_), layer.contract = affine(hidden_, e);
             if (gated) layer.gate = affine(e, hidden_);
             if (decays) layer.decay = factors(kv_heads_);
+            if (window_ > 0) layer.log_gamma = numbers(heads);
             layer.norm1 = norm(e, centered), layer.norm2 = norm(e, centered);
             model.layers.push_back(layer);
         }
@@ -108,13 +111,17 @@ public:
     Decoded decode(const std::vector<std::int64_t>& tokens, std::int64_t batch, const Filters& filters, int threads,
                    Tokens next = Tokens::given) const {
         const auto states = static_cast<std::size_t>(batch * kv_heads_ * head_dim_);
-        std::vector<std::vector<float>> s(2), z(2);
-        std::vector<float*> s_at, z_at;
+        std::vector<std::vector<float>> s(2), z(2), keys(2), values(2);
+        std::vector<float*> s_at, z_at, keys_at, values_at;
         for (int i = 0; i < 2; ++i) {
             s[i].resize(states * static_cast<std::size_t>(head_dim_));
             z[i].resize(states);
             s_at.push_back(s[i].data());
             z_at.push_back(z[i].data());
+            keys[i].resize(states * static_cast<std::size_t>(window_));
+            values[i].resize(keys[i].size());
+            keys_at.push_back(keys[i].data());
+            values_at.push_back(values[i].data());
         }
         Decoded last;
         last.parameters.resize(static_cast<std::size_t>(batch * levels_));
@@ -126,6 +133,7 @@ public:
         call.batch = batch;
         call.s = s_at.data();
         call.z = z_at.data();
+        call.keys = keys_at.data(), call.values = values_at.data();
         call.outputs = last.parameters.data();
         call.threads = threads;
         call.begins = true;
@@ -241,7 +249,7 @@ private:
     bool coin() { return between(random_, 0, 1) == 1; }
 
     Random& random_;
-    std::int64_t kv_heads_, head_dim_, hidden_, levels_;
+    std::int64_t kv_heads_, head_dim_, hidden_, levels_, window_ = 0;
     std::vector<std::vector<float>> weights_;
     std::unique_ptr<PackedDecoder> decoder_;
 };

@@ -15,6 +15,7 @@ Biases, norms, embeddings and positions are always float32.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -24,6 +25,7 @@ from linattn_core.decoder_spec import (
     Affine,
     DecoderDescription,
     DecoderLayer,
+    DecoderState,
     Draw,
     NativeDecoder,
     Norm,
@@ -34,7 +36,6 @@ from linattn_core.decoder_spec import (
 )
 from linattn_core.errors import expected, quote
 from linattn_core.native import address, mark_written
-from linattn_core.state import LinearAttentionState
 from linattn_cpu import _native
 
 # For so many inputs, the sum of the products of 8 by 8 bits still fits into 32 bits.
@@ -74,7 +75,9 @@ class CpuDecoder(NativeDecoder):
     """
 
     def __init__(self, description: DecoderDescription, weights: str) -> None:
-        self._state_shape = (description.num_kv_heads, description.head_dim)
+        heads, dim, window = description.num_kv_heads, description.head_dim, description.window_size
+        rows = [(heads, window, dim)] * 2 if window else []
+        self._state_shapes = (*rows, (heads, dim, dim), (heads, dim))
         self._layers = len(description.layers)
         tokens = description.tokens
         norm = description.norm
@@ -102,7 +105,7 @@ class CpuDecoder(NativeDecoder):
         return True
 
     def prefill(
-        self, inputs: Tensor, lengths: Tensor | None, states: Sequence[LinearAttentionState]
+        self, inputs: Tensor, lengths: Tensor | None, states: Sequence[DecoderState]
     ) -> Tensor:
         batch, length = inputs.shape[0], inputs.shape[1]
         shape = (batch, length, self._width) if self._sequential else (batch, self._width)
@@ -117,7 +120,7 @@ class CpuDecoder(NativeDecoder):
         self,
         inputs: Tensor,
         position: int | Tensor,
-        states: Sequence[LinearAttentionState],
+        states: Sequence[DecoderState],
         draw: Draw | RowDraw | None,
         filters: TokenFilters | None = None,
     ) -> tuple[Tensor, Tensor | None]:
@@ -130,7 +133,7 @@ class CpuDecoder(NativeDecoder):
         self,
         tokens: Tensor,
         position: int | Tensor,
-        states: Sequence[LinearAttentionState],
+        states: Sequence[DecoderState],
         draw: Draw | RowDraw,
         count: int,
         filters: TokenFilters | None = None,
@@ -150,7 +153,7 @@ class CpuDecoder(NativeDecoder):
         lengths: Tensor | None,
         position: int | Tensor,
         begins: bool,
-        states: Sequence[LinearAttentionState],
+        states: Sequence[DecoderState],
         outputs: Tensor,
         draw: Draw | RowDraw | None = None,
         drawn: Tensor | None = None,
@@ -164,7 +167,8 @@ class CpuDecoder(NativeDecoder):
         lengths = None if lengths is None else lengths.contiguous()
         settings = self._draw_settings(draw, filters)
         sums = self._check_states(states, inputs.shape[0])
-        addresses = [x.data_ptr() for x in sums]
+        addresses, kinds = [x.data_ptr() for x in sums], len(self._state_shapes)
+        ring = {} if kinds == 2 else {"keys": addresses[::kinds], "values": addresses[1::kinds]}
         self._native.run(
             {
                 "batch": inputs.shape[0],
@@ -174,8 +178,9 @@ class CpuDecoder(NativeDecoder):
                 "position": position if positions is None else 0,
                 "begins": begins,
                 "vectors" if self._sequential else "tokens": inputs.data_ptr(),
-                "s": addresses[::2],
-                "z": addresses[1::2],
+                "s": addresses[kinds - 2 :: kinds],
+                "z": addresses[kinds - 1 :: kinds],
+                **ring,
                 "outputs": outputs.data_ptr(),
                 **{name: _address_or_number(x) for name, x in settings.items()},
                 "drawn": address(drawn),
@@ -212,22 +217,24 @@ class CpuDecoder(NativeDecoder):
             "min_p": float(filters.min_p or 0),
         }
 
-    def _check_states(self, states: Sequence[LinearAttentionState], batch: int) -> list[Tensor]:
-        """The s and z of each layer in turn, after checks.
+    def _check_states(self, states: Sequence[DecoderState], batch: int) -> list[Tensor]:
+        """The tensors of each layer in turn, after checks.
 
         Every step runs this loop, so that it reads each attribute once.
         """
         if len(states) != self._layers:
             advice = "it comes from another model"
             raise ValueError(expected("the state", f"{self._layers} layers", len(states), advice))
-        heads, dim = self._state_shape
-        shapes = ((batch, heads, dim, dim), (batch, heads, dim)) * self._layers
+        shapes = tuple((batch, *shape) for shape in self._state_shapes) * self._layers
         float32 = torch.float32
         sums = [x for state in states for x in state]
+        if len(sums) != len(shapes):
+            wanted, got = f"{len(shapes)} tensors", f"{len(sums)}"
+            raise ValueError(expected("the state", wanted, got, "it comes from another model"))
         for x, shape in zip(sums, shapes, strict=True):
             if x.shape != shape:
                 advice = "it comes from another batch or model"
-                raise ValueError(expected("a layer's s or z", shape, tuple(x.shape), advice))
+                raise ValueError(expected("a layer's state", shape, tuple(x.shape), advice))
             if x.dtype is not float32 or not x.is_cpu or not x.is_contiguous():
                 got = f"{x.dtype} on {x.device} with strides {x.stride()}"
                 advice = "convert it by .float(), .cpu() and .contiguous()"
@@ -266,14 +273,15 @@ class _Packing:
             "norm_first": description.norm_first,
             "activation": _native.Activation.__members__[description.activation],
             "gated": description.layers[0].gate is not None,
+            "window": description.window_size,
             "rotary_base": description.rotary_base or 0.0,
-            "layers": [self._layer(layer) for layer in description.layers],
+            "layers": [self._layer(layer, description.head_dim) for layer in description.layers],
             "norm": self._norm(description.norm),
             "tokens": None if tokens is None else self._token_coding(tokens),
         }
 
-    def _layer(self, layer: DecoderLayer) -> _native.Fields:
-        logits = layer.decay_logits
+    def _layer(self, layer: DecoderLayer, features: int) -> _native.Fields:
+        logits, log_gamma = layer.decay_logits, layer.log_gamma
         return {
             "qkv": self._affine(layer.qkv),
             "out": self._affine(layer.out),
@@ -281,6 +289,9 @@ class _Packing:
             "contract": self._affine(layer.contract),
             "gate": None if layer.gate is None else self._affine(layer.gate),
             "decay": self._optional(None if logits is None else logits.sigmoid()),
+            "log_gamma": self._optional(
+                None if log_gamma is None else log_gamma - math.log(features)
+            ),
             "norm1": self._norm(layer.norm1),
             "norm2": self._norm(layer.norm2),
         }

@@ -16,7 +16,7 @@ from linattn_models.attention import (
     Attention,
     Linear,
     LinearAttention,
-    LinearMixer,
+    LinearHeads,
     Mixer,
     build_mixer,
 )
@@ -138,7 +138,8 @@ class Block(nn.Module):
             wanted = f"that of one of {', '.join(map(repr, ACTIVATIONS))}"
             raise CannotCompile(expected("the activation of a block", wanted, self.activation))
         qkv, out = self.mixer.describe()
-        decay = cast(LinearMixer, self.mixer).decay
+        heads = cast(LinearHeads, self.mixer)
+        decay, log_gamma = heads.decay, getattr(heads, "log_gamma", None)
         return DecoderLayer(
             qkv,
             out,
@@ -148,11 +149,14 @@ class Block(nn.Module):
             norm2=description.norm(self.norm2),
             gate=None if self.gate is None else description.affine(self.gate),
             decay_logits=None if decay is None else description.numbers(decay.logits, "a decay"),
+            log_gamma=None
+            if log_gamma is None
+            else description.numbers(log_gamma, "a window's log_gamma"),
         )
 
     def settings(self) -> dict[str, Any]:
         """The settings for a `DecoderDescription`; only for a block that `describe` accepts."""
-        mixer = cast(LinearMixer, self.mixer)
+        mixer = cast(LinearHeads, self.mixer)
         return {
             "num_heads": mixer.num_heads,
             "num_kv_heads": mixer.num_kv_heads,
@@ -162,6 +166,7 @@ class Block(nn.Module):
             "activation": _DESCRIBED[self.activation],
             "norm_first": self.norm_first,
             "rotary_base": BASE if self.rotary else None,
+            "window_size": getattr(mixer, "window_size", 0),
         }
 
     def _initialize(self, config: TransformerConfig) -> None:

@@ -181,8 +181,8 @@ static float excluded_by(const Filters& filters, float* logits, std::int64_t cou
 
 // The first index up to which softmax(logits / temperature), of the logits above `excluded`, sums to more than
 // `quantile`. `sums` has room for `count` numbers. In double, so that only the rounding of the logits counts.
-static std::int64_t invert(const float* logits, std::int64_t count, double quantile, double temperature,
-                           float excluded, double* sums) {
+static std::int64_t invert(const float* logits, std::int64_t count, double quantile, double temperature, float excluded,
+                           double* sums) {
     const auto finite = [](float x) { return x < __FLT_MAX__ ? x : __FLT_MAX__; };  // inf - inf would be NaN
     float largest = -__builtin_inff();
     for (std::int64_t i = 0; i < count; ++i) largest = logits[i] > largest ? logits[i] : largest;

@@ -82,17 +82,21 @@ LINATTN_INLINE void update_from(const HeadStep& head, std::int64_t m, float divi
     }
 }
 
+// Returns phi(q)^T z.
 template <Visit V>
-static void step_head(const HeadStep& head, float eps) {
-    update_from<V, kVectorBytes>(head, 0, update_normalizer<V>(head) + eps);
+static float step_head(const HeadStep& head, float eps) {
+    const float normalizer = update_normalizer<V>(head);
+    update_from<V, kVectorBytes>(head, 0, normalizer + eps);
+    return normalizer;
 }
 
-static void step_head(Visit visit, const HeadStep& head, float eps) {
+static float step_head(Visit visit, const HeadStep& head, float eps) {
     switch (visit) {
         case Visit::add: return step_head<Visit::add>(head, eps);
         case Visit::decay_and_add: return step_head<Visit::decay_and_add>(head, eps);
         case Visit::read: return step_head<Visit::read>(head, eps);
     }
+    __builtin_unreachable();
 }
 
 // Turns pair (i, i + D / 2) of a head by angle i (rotary positions). `rotation`: the D / 2 cosines, then the sines.

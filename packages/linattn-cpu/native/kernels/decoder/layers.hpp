@@ -5,6 +5,7 @@
 #include "kernels/decoder/heads.hpp"
 #include "kernels/decoder/rows.hpp"
 #include "kernels/decoder/sampling.hpp"
+#include "kernels/decoder/window.hpp"
 #include "team.hpp"
 
 LINATTN_BEGIN
@@ -98,33 +99,101 @@ LINATTN_INLINE std::int64_t qkv_numbers(const DecoderModel& model) {
     return model.embed + keys + (keys < W<float> ? W<float> : keys);
 }
 
-// The memory that `attend_head` needs, for phi(q) and phi(k).
-LINATTN_INLINE std::int64_t mapped_numbers(const DecoderModel& model) { return 2 * round_up(model.head_dim, W<float>); }
+// The memory of `attend_head`: vectors of a head, and the weights of a window.
+struct HeadMemory {
+    HeadMemory(const DecoderModel& model, float* memory)
+        : query(memory),
+          key(query + padded(model)),
+          scaled(key + padded(model)),
+          value(scaled + padded(model)),
+          weights(value + padded(model)) {}
+
+    float *query, *key;     // mapped
+    float *scaled, *value;  // with a window: a query whose products are scores, and the value that leaves the window
+    float* weights;         // of a window
+
+    static std::int64_t padded(const DecoderModel& model) { return round_up(model.head_dim, W<float>); }
+    static std::int64_t numbers(const DecoderModel& model) {
+        return model.window == 0 ? 2 * padded(model) : 4 * padded(model) + round_up(model.window, W<float>);
+    }
+};
+
+// Where a query or key begins, which rotary positions turn.
+static const float* turned(const DecoderModel& model, const float* from, const float* rotation, float* to) {
+    if (rotation_numbers(model) == 0) return from;
+    rotate(from, rotation, model.head_dim, to);
+    return to;
+}
 
 // A query or key of a head as attention reads it.
 static void prepare_vector(const DecoderModel& model, const float* from, const float* rotation, float* to) {
-    if (rotation_numbers(model) > 0) {
-        rotate(from, rotation, model.head_dim, to);
-        from = to;
-    }
-    map_vector(model.map, from, model.head_dim, to);
+    map_vector(model.map, turned(model, from, rotation, to), model.head_dim, to);
 }
 
-// One key/value head of an input of sequence b: updates its state, which the queries of its group read. `qkv` and `heads`
-// are whole rows.
-static void attend_head(const Thread& thread, std::int64_t layer, std::int64_t b, std::int64_t head, const float* qkv,
-                        const float* rotation, float* heads, float* mapped) {
+LINATTN_INLINE void scale(const float* from, std::int64_t count, float factor, float* to) {
+    for (std::int64_t i = 0; i < count; ++i) to[i] = from[i] * factor;
+}
+
+// An input of a sequence, and its place in the memories of rows.
+struct HeadInput {
+    std::int64_t sequence, position;
+    const float *qkv, *rotation;
+    float* heads;
+};
+
+// `attend_head` of a model with a window. Added to the sums is the key that leaves it.
+static void attend_with_window(const Thread& thread, std::int64_t layer, const HeadInput& input, std::int64_t head,
+                               const HeadMemory& memory) {
+    constexpr float kEps = 1e-30f;  // changes no normalizer; 0 / 0 would be NaN
     const DecoderModel& model = thread.model;
-    const std::int64_t D = model.head_dim, index = b * model.kv_heads + head, group = group_of(model);
-    float *const query = mapped, *const key = mapped + mapped_numbers(model) / 2;
-    const float *const keys = qkv + model.embed, *const values = keys + key_numbers(model);
+    const std::int64_t D = model.head_dim, size = model.window, group = group_of(model);
+    const float root = 1.0f / __builtin_sqrtf(__builtin_sqrtf(static_cast<float>(D)));  // of scores' scale
+    const std::int64_t index = input.sequence * model.kv_heads + head;
+    float *const s = thread.call.s[layer] + index * D * D, *const z = thread.call.z[layer] + index * D;
+    const Ring ring{thread.call.keys[layer] + index * size * D, thread.call.values[layer] + index * size * D, D};
+    const bool is_full = input.position >= size;
+    const std::int64_t slot = input.position % size * D, count = is_full ? size : input.position + 1;
+    if (is_full) {
+        scale(ring.keys + slot, D, root, memory.key);
+        map_vector(model.map, memory.key, D, memory.key);
+        std::memcpy(memory.value, ring.values + slot, D * sizeof(float));
+    }
+    const float *const keys = input.qkv + model.embed, *const values = keys + key_numbers(model);
+    std::memcpy(ring.keys + slot, turned(model, keys + head * D, input.rotation, memory.scaled), D * sizeof(float));
+    std::memcpy(ring.values + slot, values + head * D, D * sizeof(float));
+    for (std::int64_t q = head * group; q < (head + 1) * group; ++q) {
+        float *const out = input.heads + q * D, far_weight = -__builtin_inff();
+        const float* const query = turned(model, input.qkv + q * D, input.rotation, memory.scaled);
+        if (is_full) {
+            scale(query, D, root, memory.query);
+            map_vector(model.map, memory.query, D, memory.query);
+            const Visit visit = q > head * group ? Visit::read : Visit::add;
+            const HeadStep step{memory.query, memory.key, memory.value, s, z, out, D, 1};
+            const float normalizer = step_head(visit, step, kEps);
+            if (normalizer > 0) far_weight = __builtin_logf(normalizer) + model.layers[layer].log_gamma[q];
+        }
+        scale(query, D, root * root, memory.scaled);
+        join_window(ring, memory.scaled, count, far_weight, out, memory.weights, out);
+    }
+}
+
+// One key/value head of an input: updates its state, which the queries of its group read.
+static void attend_head(const Thread& thread, std::int64_t layer, const HeadInput& input, std::int64_t head,
+                        float* space) {
+    const DecoderModel& model = thread.model;
+    const HeadMemory memory(model, space);
+    if (model.window > 0) return attend_with_window(thread, layer, input, head, memory);
+    const std::int64_t D = model.head_dim, index = input.sequence * model.kv_heads + head, group = group_of(model);
+    const float *const keys = input.qkv + model.embed, *const values = keys + key_numbers(model);
     const float* const decay = model.layers[layer].decay;
-    prepare_vector(model, keys + head * D, rotation, key);
+    prepare_vector(model, keys + head * D, input.rotation, memory.key);
     float *const s = thread.call.s[layer] + index * D * D, *const z = thread.call.z[layer] + index * D;
     for (std::int64_t q = head * group; q < (head + 1) * group; ++q) {
         const Visit visit = q > head * group ? Visit::read : decay == nullptr ? Visit::add : Visit::decay_and_add;
-        prepare_vector(model, qkv + q * D, rotation, query);
-        step_head(visit, {query, key, values + head * D, s, z, heads + q * D, D, decay == nullptr ? 1 : decay[head]},
+        prepare_vector(model, input.qkv + q * D, input.rotation, memory.query);
+        step_head(visit,
+                  {memory.query, memory.key, values + head * D, s, z, input.heads + q * D, D,
+                   decay == nullptr ? 1 : decay[head]},
                   model.eps);
     }
 }

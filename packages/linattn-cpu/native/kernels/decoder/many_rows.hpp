@@ -54,7 +54,7 @@ static Workspace lay_out(Arena& arena, const DecoderModel& model, const DecoderC
     space.parameters = take_rows(arena, sequences, model.tokens.output.outputs);
     space.operand = arena.take<char>(operand_rows(rows) * widest * kOperandBytes + kOperandSlack);
     space.scales = arena.take<float>(rows);
-    space.mapped = take_rows(arena, call.threads, mapped_numbers(model));
+    space.mapped = take_rows(arena, call.threads, HeadMemory::numbers(model));
     space.weights = take_rows(arena, call.threads, draw_numbers(model.tokens, call));
     return space;
 }
@@ -213,8 +213,9 @@ static void attend_inputs(const Run& run, std::int64_t layer, std::int64_t index
     const std::int64_t b = run.block.sequence(index);
     float* const mapped = run.space.mapped.row(run.member.part);
     for (std::int64_t row = run.block.starts[index]; row < run.block.starts[index + 1]; ++row) {
-        attend_head(run, layer, b, head, run.space.qkv.row(row), run.space.rotations.row(row), run.space.heads.row(row),
-                    mapped);
+        const HeadInput input{b, position_of(run.call, run.block.places[row]), run.space.qkv.row(row),
+                              run.space.rotations.row(row), run.space.heads.row(row)};
+        attend_head(run, layer, input, head, mapped);
     }
 }
 

@@ -38,7 +38,7 @@ static PartMemory lay_out_part(Arena& arena, const DecoderModel& model, const De
     part.rotation = arena.take<float>(rotation_numbers(model));
     part.operand = arena.take<char>((embed > hidden ? embed : hidden) * kOperandBytes);
     part.scale = arena.take<float>(1);
-    part.mapped = arena.take<float>(mapped_numbers(model));
+    part.mapped = arena.take<float>(HeadMemory::numbers(model));
     part.weights = arena.take<float>(draw_numbers(model.tokens, call));
     for (float*& sums : part.partial_sums) {
         arena.take<char>(kGapBytes);
@@ -207,9 +207,11 @@ static void attend(const RowPart& part, std::int64_t index) {
     multiply_into(part, own.normed, columns_of_heads(layer.qkv, 0, part.queries()), own.qkv);
     multiply_into(part, own.normed, columns_of_heads(layer.qkv, keys, part.keys()), own.qkv);
     multiply_into(part, own.normed, columns_of_heads(layer.qkv, values, part.keys()), own.qkv);
+    const std::int64_t position = position_of(part.call, part.place);
+    const HeadInput input{part.place.sequence, position, own.qkv, own.rotation, own.heads};
     const Range heads = part.kv_heads();
     for (std::int64_t head = heads.low; head < heads.high; ++head) {
-        attend_head(part, index, part.place.sequence, head, own.qkv, own.rotation, own.heads, own.mapped);
+        attend_head(part, index, input, head, own.mapped);
     }
     multiply_partial(part, own.heads, rows_of_heads(part, layer.out), attention);
 }

@@ -7,7 +7,7 @@ from typing import Any
 from linattn_models.attention.base import Mixer
 from linattn_models.attention.config import Attention, Linear, Lsh, Softmax, attention_config
 from linattn_models.attention.layer import LinearAttention
-from linattn_models.attention.linear import LinearMixer
+from linattn_models.attention.linear import LinearHeads, LinearMixer
 from linattn_models.attention.lsh import LshMixer, draw_rotations, lsh_attention
 from linattn_models.attention.softmax import SoftmaxMixer
 from linattn_models.attention.windowed import WindowedMixer
@@ -30,6 +30,7 @@ __all__ = [
     "Attention",
     "Linear",
     "LinearAttention",
+    "LinearHeads",
     "LinearMixer",
     "Lsh",
     "LshMixer",

@@ -76,6 +76,17 @@ class LinearHeads(Projections):
             "backend": self.backend,
         }
 
+    def describe_projections(self) -> tuple[Affine, Affine]:
+        """`qkv` and `out`; refuses a backend and a feature map that no decoder compiles."""
+        if self.backend != "auto":
+            advice = "pass the backend to compile_decoder instead"
+            raise CannotCompile(expected("the layer's backend", "'auto'", self.backend, advice))
+        if self.feature_map.pointwise is None:
+            wanted = "one of each number alone: 'elu', 'relu' or 'identity'"
+            kind = type(self.feature_map).__name__
+            raise CannotCompile(expected("the feature map", wanted, kind, "decode eagerly"))
+        return description.affine(self.qkv), description.affine(self.out)
+
     def step_heads(
         self, query: Tensor, key: Tensor, value: Tensor, state: LinearAttentionState
     ) -> tuple[Tensor, LinearAttentionState]:
@@ -174,14 +185,7 @@ class LinearMixer(LinearHeads, Mixer):
     def describe(self) -> tuple[Affine, Affine]:
         """The two projections, `qkv` and `out`, for a backend that compiles whole steps."""
         description.require(self, LinearMixer)
-        if self.backend != "auto":
-            advice = "pass the backend to compile_decoder instead"
-            raise CannotCompile(expected("the layer's backend", "'auto'", self.backend, advice))
-        if self.feature_map.pointwise is None:
-            wanted = "one of each number alone: 'elu', 'relu' or 'identity'"
-            kind = type(self.feature_map).__name__
-            raise CannotCompile(expected("the feature map", wanted, kind, "decode eagerly"))
-        return description.affine(self.qkv), description.affine(self.out)
+        return self.describe_projections()
 
     def _attend_from(
         self,

@@ -7,6 +7,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from linattn_core.decoder_spec import Affine
+from linattn_models import description
 from linattn_models.attention.base import Mixer, is_locked, is_writable
 from linattn_models.attention.config import Linear
 from linattn_models.attention.linear import LinearHeads
@@ -102,6 +104,11 @@ class WindowedMixer(LinearHeads, Mixer):
                 own.copy_(new)
             after = state
         return heads.squeeze(2), after
+
+    def describe(self) -> tuple[Affine, Affine]:
+        """The two projections, `qkv` and `out`, for a backend that compiles whole steps."""
+        description.require(self, WindowedMixer)
+        return self.describe_projections()
 
     def _attend(
         self,

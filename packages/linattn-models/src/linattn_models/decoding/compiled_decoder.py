@@ -11,9 +11,9 @@ from typing import Any, NoReturn, cast
 import torch
 from torch import Tensor
 
-from linattn_core import LinearAttentionState
 from linattn_core.decoder_spec import Draw, NativeDecoder, RowDraw
 from linattn_core.errors import expected
+from linattn_models.attention.config import Linear
 from linattn_models.config import TransformerConfig
 from linattn_models.decoding.generation import GenerationMixin
 from linattn_models.decoding.loop import Start
@@ -35,6 +35,7 @@ from linattn_models.heads.settings import PerRow
 from linattn_models.state import (
     START,
     DecodingState,
+    FixedState,
     check_fits,
     check_parameters,
     check_positions,
@@ -89,10 +90,11 @@ class _Compiled:
         wanted, advice = "no copying or pickling", "save the model and call load_decoder(folder)"
         raise TypeError(expected(f"a {type(self).__name__}", wanted, "one of them", advice))
 
-    def _zeros(self, batch: int) -> tuple[LinearAttentionState, ...]:
+    def _zeros(self, batch: int) -> tuple[FixedState, ...]:
         config = self._config
         heads, dim = config.num_kv_heads or config.num_heads, config.head_dim
-        return zero_states(config.num_layers, batch, heads, dim, self._device)
+        window = cast(Linear, config.attention).window_size
+        return zero_states(config.num_layers, batch, heads, dim, self._device, window)
 
 
 class CompiledTransformer(_Compiled):
@@ -206,12 +208,10 @@ class CompiledDecoder(_Compiled, GenerationMixin):
         parameters = self.native.prefill(tokens, lengths, layers)
         return parameters, DecodingState(layers, START.after(length + 1, lengths), room, parameters)
 
-    def empty_states(
-        self, batch: int, owner: object | None = None
-    ) -> tuple[LinearAttentionState, ...]:
+    def empty_states(self, batch: int, owner: object | None = None) -> tuple[FixedState, ...]:
         """Zero states of `batch` rows, reserved for an owner where that makes steps faster."""
         states = None if owner is None else self.native.reserve(batch, owner)
-        return states or self._zeros(batch)
+        return cast(tuple[FixedState, ...], states) or self._zeros(batch)
 
     def step(self, token: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
         """As `AutoregressiveTransformer.step`, but always updates the state in place."""
@@ -328,9 +328,7 @@ class CompiledDecoder(_Compiled, GenerationMixin):
         parameters, _ = self.native.step(token, state.position, layers_of(state), None)
         return parameters, _advance(state, parameters)
 
-    def _draw(
-        self, head: Drawn, layers: tuple[LinearAttentionState, ...], sampling: Sampling
-    ) -> Draw:
+    def _draw(self, head: Drawn, layers: tuple[FixedState, ...], sampling: Sampling) -> Draw:
         """New random numbers for the head, in the decoder's own tensors if it has them."""
         draw = self.native.noise(layers, sampling.temperature)
         if draw is None:
@@ -411,8 +409,8 @@ class FusedPredictor:
         """A copy of the state in the memory where the decoder steps it fastest."""
         layers = self.decoder.empty_states(state.batch, self)
         for own, other in zip(layers, layers_of(state), strict=True):
-            own.s.copy_(other.s)
-            own.z.copy_(other.z)
+            for x, y in zip(own, other, strict=True):
+                x.copy_(y)
         return replace(state, layers=layers)
 
 

@@ -21,8 +21,10 @@ from linattn_core import LinearAttentionState, registry
 from linattn_core.decoder_spec import (
     CannotCompile,
     DecoderDescription,
+    DecoderState,
     Draw,
     NativeDecoder,
+    RowDraw,
     TokenFilters,
 )
 from linattn_core.errors import expected
@@ -34,7 +36,7 @@ _WARM_UPS = 2
 _FREE_SLOTS = 4
 
 Result = TypeVar("Result")
-States = Sequence[LinearAttentionState]
+States = Sequence[DecoderState]
 # The parameters (B, P), or vectors (B, E), and the tokens that were drawn.
 Stepped = tuple[Tensor, Tensor | None]
 Choose = Callable[[Tensor, Draw], Tensor]
@@ -93,9 +95,10 @@ class GraphDecoder(NativeDecoder):
         inputs: Tensor,
         position: int | Tensor,
         states: States,
-        draw: Draw | None,
+        draw: Draw | RowDraw | None,
         filters: TokenFilters | None = None,
     ) -> Stepped:
+        draw = cast(Draw | None, draw)  # it does not draw by rows
         with self._lock, torch.no_grad():
             if draw is not None and filters is not None and self._choose is not None:
                 # Filters read numbers from the device, which a recorded step cannot.
@@ -280,8 +283,8 @@ class _Slot:
 
 def _copy(source: States, target: States) -> None:
     for own, other in zip(target, source, strict=True):
-        own.s.copy_(other.s)
-        own.z.copy_(other.z)
+        for x, y in zip(own, other, strict=True):
+            x.copy_(y)
 
 
 class Recorder(Protocol):

@@ -8,7 +8,6 @@ from typing import Protocol, TypeGuard, cast
 import torch
 from torch import Tensor
 
-from linattn_core import LinearAttentionState
 from linattn_core.decoder_spec import DecoderDescription
 from linattn_core.errors import expected
 from linattn_models.config import TransformerConfig
@@ -16,7 +15,15 @@ from linattn_models.decoding.prompts import Prompt, TokenSource
 from linattn_models.decoding.sampling import Draws
 from linattn_models.heads import Head
 from linattn_models.heads.base import check_sequences
-from linattn_models.state import Cursor, DecodingState, LayerState, check_end, known_parameters
+from linattn_models.state import (
+    Cursor,
+    DecodingState,
+    FixedState,
+    KeyValueCache,
+    LayerState,
+    check_end,
+    known_parameters,
+)
 from linattn_models.validation import lengths_within
 
 
@@ -163,24 +170,24 @@ def step_through(
     return cast(Tensor, state.parameters), state
 
 
-def layers_of(state: DecodingState) -> tuple[LinearAttentionState, ...]:
+def layers_of(state: DecodingState) -> tuple[FixedState, ...]:
     """The layers of a state; refuses key/value caches."""
     layers = state.layers
-    if _are_linear(layers):
+    if _are_fixed(layers):
         return layers
-    wanted, got = "a LinearAttentionState to step from", "a KeyValueCache"
+    wanted, got = "one of fixed size to step from", "a KeyValueCache"
     raise TypeError(expected("a layer's state", wanted, got))
 
 
-def _are_linear(layers: tuple[LayerState, ...]) -> TypeGuard[tuple[LinearAttentionState, ...]]:
-    return all(isinstance(layer, LinearAttentionState) for layer in layers)
+def _are_fixed(layers: tuple[LayerState, ...]) -> TypeGuard[tuple[FixedState, ...]]:
+    return not any(isinstance(layer, KeyValueCache) for layer in layers)
 
 
 def _replace_rows(state: DecodingState, rows: Tensor, other: DecodingState) -> DecodingState:
     """The state with `rows` replaced by those of `other`; its layers are updated in place."""
     for own, new in zip(layers_of(state), layers_of(other), strict=True):
-        own.s.index_copy_(0, rows, new.s)
-        own.z.index_copy_(0, rows, new.z)
+        for x, y in zip(own, new, strict=True):
+            x.index_copy_(0, rows, y)
     position = state.cursor.rows(state.batch, rows.device).clone()
     position[rows] = other.cursor.rows(len(rows), rows.device)
     parameters = cast(Tensor, state.parameters).clone()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -61,6 +61,9 @@ class TorchStep:
         if weights not in _PRODUCTS:
             wanted = f"one of {', '.join(map(repr, _PRODUCTS))} for a decoder on a GPU"
             raise CannotCompile(expected("weights", wanted, repr(weights), "or compile on the CPU"))
+        if description.window_size:
+            wanted, got = "no window", f"window_size={description.window_size}"
+            raise CannotCompile(expected("a recorded step", wanted, got, "decode eagerly"))
         self.model: DecoderDescription = _copied(description, _PRODUCTS[weights])
         self.backend = backend
         self.device = description.device
@@ -74,7 +77,8 @@ class TorchStep:
         """The states before the first position."""
         model = self.model
         layers = len(model.layers)
-        return zero_states(layers, batch, model.num_kv_heads, model.head_dim, self.device)
+        zeros = zero_states(layers, batch, model.num_kv_heads, model.head_dim, self.device)
+        return cast(tuple[LinearAttentionState, ...], zeros)
 
     def step(
         self, inputs: Tensor, position: Tensor, states: Sequence[LinearAttentionState]

@@ -12,7 +12,13 @@ import torch
 
 from linattn_core.torch_private import register_namedtuple
 from linattn_models.state.batch import DecodingBatch
-from linattn_models.state.cache import KeyValueCache, LayerState, WindowCache, zero_states
+from linattn_models.state.cache import (
+    FixedState,
+    KeyValueCache,
+    LayerState,
+    WindowCache,
+    zero_states,
+)
 from linattn_models.state.checks import (
     check_end,
     check_fits,
@@ -33,6 +39,7 @@ __all__ = [
     "Cursor",
     "DecodingBatch",
     "DecodingState",
+    "FixedState",
     "KeyValueCache",
     "LayerState",
     "WindowCache",

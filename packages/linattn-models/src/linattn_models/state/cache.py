@@ -138,15 +138,22 @@ class WindowCache(NamedTuple):
         return sum(x.nbytes for x in self)
 
 
-LayerState = LinearAttentionState | KeyValueCache | WindowCache
+# The state of a layer whose size does not grow.
+FixedState = LinearAttentionState | WindowCache
+LayerState = FixedState | KeyValueCache
 
 
 def zero_states(
-    layers: int, batch: int, heads: int, head_dim: int, device: torch.device
-) -> tuple[LinearAttentionState, ...]:
-    """The states of linear attention before the first position, float32, one per layer; F = D."""
-    shape = (batch, heads, head_dim, head_dim)
-    return tuple(
-        LinearAttentionState.zeros(*shape, dtype=torch.float32, device=device)
-        for _ in range(layers)
-    )
+    layers: int, batch: int, heads: int, head_dim: int, device: torch.device, window: int = 0
+) -> tuple[FixedState, ...]:
+    """The states of fixed size before the first position, float32, one per layer; F = D."""
+
+    def zeros() -> FixedState:
+        shape, dtype = (batch, heads, head_dim, head_dim), torch.float32
+        sums = LinearAttentionState.zeros(*shape, dtype=dtype, device=device)
+        if not window:
+            return sums
+        keys = torch.zeros(batch, heads, window, head_dim, dtype=dtype, device=device)
+        return WindowCache(keys, torch.zeros_like(keys), *sums)
+
+    return tuple(zeros() for _ in range(layers))

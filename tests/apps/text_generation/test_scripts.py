@@ -1,0 +1,83 @@
+"""train.py, compare.py and generate.py as their user runs them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.apps.app_scripts import PNG, Script, cells
+from tests.training.toy import logged
+
+ATTENTIONS = ["linear", "fixed-decay", "learned-decay", "hedgehog-decay", "window", "softmax"]
+
+
+def test_a_run_leaves_numbers_and_a_picture(smoke_run: Path) -> None:
+    summary = json.loads((smoke_run / "summary.json").read_text())
+    assert (summary["app"], summary["dataset"]) == ("text_generation", "stdlib")
+    metrics = summary["metrics"]
+    assert set(metrics) == {"loss", "bits_per_byte", "accuracy"}
+    assert metrics["loss"] == logged(smoke_run)[-1]["loss"]
+    assert (smoke_run / "curve.png").read_bytes().startswith(PNG)
+    losses = [line["loss"] for line in logged(smoke_run) if line["split"] == "train"]
+    assert losses[-1] < losses[0]
+
+
+def test_it_writes_what_was_asked_for(script: Script, smoke_run: Path) -> None:
+    flags = ["--run", smoke_run, "--prompt", "def ", "--length", 20]
+    first, again = script("generate", *flags), script("generate", *flags)
+    assert first.code == 0, first.stderr
+    assert first.stdout == again.stdout
+    assert first.stdout.startswith("def ")
+    other = script("generate", *flags, "--seed", 1)
+    assert other.stdout != first.stdout
+
+
+@pytest.mark.slow
+def test_compare_draws_tabulates_and_resumes(script: Script, tmp_path: Path) -> None:
+    flags = ["--preset", "smoke", "--steps", 6, "--out", tmp_path / "runs"]
+    done = script("compare", *flags, "--publish", tmp_path / "results")
+    assert done.code == 0, done.stderr
+    results = tmp_path / "results"
+    assert (results / "curves.png").read_bytes().startswith(PNG)
+    table = (results / "table.md").read_text()
+    assert table in done.stdout
+    rows = cells(table)
+    assert list(rows) == ATTENTIONS
+    for name, row in rows.items():
+        losses = [
+            json.loads((results / f"{name}-seed{seed}" / "summary.json").read_text())["metrics"]
+            for seed in (0, 1)
+        ]
+        mean = sum(each["loss"] for each in losses) / 2
+        assert float(row[-1]) == pytest.approx(mean, abs=1e-3)
+    assert script("compare", *flags).code == 2
+    again = script("compare", *flags, "--resume")
+    assert again.code == 0, again.stderr
+    assert (tmp_path / "runs" / "table.md").read_text() == table
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "named"),
+    [
+        ("train", ["--steps", 0], "--steps"),
+        ("train", ["--length", 1], "--length"),
+        ("train", ["--held-out", 0], "--held-out"),
+        ("train", ["--dataset", "files"], "--data-dir"),
+        ("train", ["--attention", "window", "--window-size", 0], "--window-size"),
+        ("compare", ["--seeds", 0], "--seeds"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_leaves_nothing(
+    script: Script, tmp_path: Path, name: str, arguments: list[object], named: str
+) -> None:
+    done = script(name, "--preset", "smoke", *arguments, "--out", tmp_path / "run")
+    assert done.code == 2 and named in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_of_another_application_writes_nothing(script: Script, tmp_path: Path) -> None:
+    done = script("generate", "--run", tmp_path)
+    assert done.code == 2 and str(tmp_path) in done.stderr
