@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
+import torch.utils._pytree as pytree
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
@@ -18,6 +20,7 @@ from linattn_core import LinearAttentionState, linear_attention
 from linattn_core.torch_private import (
     find_observer,
     outside_every_mode,
+    register_dataclass,
     version_of,
 )
 
@@ -33,6 +36,19 @@ def test_an_exported_state_is_saved_under_its_registered_name(tmp_path: Path) ->
     torch.export.save(torch.export.export(Double(), (state,)), tmp_path / "double.pt2")
     loaded = torch.export.load(tmp_path / "double.pt2").module()(state)
     assert torch.equal(loaded.s, 2 * state.s)
+
+
+def test_a_field_may_be_left_out_of_a_pytree() -> None:
+    """Without register_dataclass, it would be an input of every exported program."""
+
+    @dataclass(frozen=True)
+    class Labeled:
+        x: torch.Tensor
+        label: str | None = None
+
+    register_dataclass(Labeled, "tests.Labeled", without="label")
+    leaves, tree = pytree.tree_flatten(Labeled(torch.ones(2), "a"))
+    assert len(leaves) == 1 and pytree.tree_unflatten(leaves, tree).label is None
 
 
 def test_forward_mode_is_noticed() -> None:

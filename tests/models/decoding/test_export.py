@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,4 +62,6 @@ def test_a_state_is_a_pytree(attention: str) -> None:
     model = tiny_model(attention)
     _, state = model.prefill(random_tokens(model, 2, 3), torch.tensor([3, 1]))
     leaves, tree = pytree.tree_flatten(state)
+    # A program that was exported from a state without a fingerprint takes one with it too.
+    assert pytree.tree_structure(replace(state, fingerprint="0")) == tree
     same_state(pytree.tree_unflatten(leaves, tree), state)

@@ -6,6 +6,7 @@ module of the package uses a private name of torch.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,19 @@ def register_namedtuple(kind: type[tuple[object, ...]], name: str) -> None:
     types that are registered as safe.
     """
     pytree._register_namedtuple(kind, serialized_type_name=name)
+    torch.serialization.add_safe_globals([kind])
+
+
+def register_dataclass(kind: type, name: str, without: str | None = None) -> None:
+    """Makes a dataclass a pytree that exported programs take, without the field `without`.
+
+    torch.export.register_dataclass makes every field a leaf.
+    """
+    dropped = [] if without is None else [without]
+    names = [field.name for field in dataclasses.fields(kind) if field.name not in dropped]
+    pytree.register_dataclass(
+        kind, field_names=names, drop_field_names=dropped, serialized_type_name=name
+    )
     torch.serialization.add_safe_globals([kind])
 
 

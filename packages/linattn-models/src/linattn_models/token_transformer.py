@@ -18,6 +18,7 @@ from linattn_models.decoding import (
     Start,
     choose_predictor,
 )
+from linattn_models.fingerprint import check_weights, compute_fingerprint
 from linattn_models.heads import Categorical, Head
 from linattn_models.heads.base import check_sequences, check_step_shape, check_tokens
 from linattn_models.positions import Positions
@@ -97,6 +98,15 @@ class TokenTransformer(GenerationMixin, nn.Module):
         """The model for a backend that compiles whole steps of tokens."""
         raise NotImplementedError
 
+    def fingerprint(self) -> str | None:
+        """The SHA-256 of the weights, that which `save` writes as "sha256".
+
+        None where they are divided among ranks or quantized.
+
+        Cost: as long as a step; more if the weights have changed since the last call.
+        """
+        return compute_fingerprint(self)
+
     def choose_predictor(
         self, method: str, decoder: str | CompiledDecoder, prompt: Prompt
     ) -> Start:
@@ -130,12 +140,13 @@ class TokenTransformer(GenerationMixin, nn.Module):
 
         Raises:
             ValueError, TypeError: another shape, dtype, length or value, or a state of other sizes,
-                dtype or device. A state of another model of the same sizes is not noticed.
+                dtype or device, or with the fingerprint of other weights.
         """
         if state is None:
             return self._begin(tokens, lengths, max_length)
         check_parameters(state, self.head.num_parameters)
         self._check_state(state)
+        fingerprint = check_weights(state.fingerprint, self)
         check_sequences(self.head, tokens, 0, None)
         if lengths is not None:
             _, longest = lengths_within("lengths", lengths, *tokens.shape[:2])
@@ -151,7 +162,7 @@ class TokenTransformer(GenerationMixin, nn.Module):
         parameters = cast(Tensor, self.output(y))
         if before is not None and lengths is not None:
             parameters = torch.where((lengths > 0).unsqueeze(1), parameters, before)
-        return self._predicted(parameters, state)
+        return parameters, replace(state, parameters=parameters, fingerprint=fingerprint)
 
     @needs_whole
     def step(self, token: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
@@ -166,7 +177,7 @@ class TokenTransformer(GenerationMixin, nn.Module):
 
         Raises:
             ValueError, TypeError: another shape or dtype, on the CPU also a value out of range,
-                a sequence that is full, or a state of other sizes, dtype or device.
+                a sequence that is full, or a state of other sizes, dtype, device or weights.
 
         Cost: for linear attention the same at every position, for softmax O(position).
         """
@@ -174,9 +185,11 @@ class TokenTransformer(GenerationMixin, nn.Module):
         check_tokens(self.head, token)
         check_parameters(state, self.head.num_parameters)
         check_positions(state.cursor, self.longest)
+        fingerprint = check_weights(state.fingerprint, self)
         vectors = self.positions.at(self._embed(token), state.cursor.position)  # (B, E)
         y, state = self._step_layers(vectors, state)
-        return self._predicted(cast(Tensor, self.output(y)), state)
+        parameters = cast(Tensor, self.output(y))
+        return parameters, replace(state, parameters=parameters, fingerprint=fingerprint)
 
     @property
     def longest(self) -> int | None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import weakref
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, Protocol, cast, overload
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from linattn_core import choice, registry
 from linattn_core.autocast import autocast_dtype
@@ -27,6 +26,7 @@ from linattn_models.decoding.graph import Choose, CudaGraphRecorder, GraphDecode
 from linattn_models.decoding.loop import Start
 from linattn_models.decoding.predictors import RerunPredictor, StatefulPredictor, TokenModel
 from linattn_models.decoding.prompts import Prompt
+from linattn_models.fingerprint import compute_checksums, compute_fingerprint
 from linattn_models.sharded import require_whole
 from linattn_models.state import Cursor, DecodingState, check_end
 from linattn_models.validation import at_least, no_dropout, one_of
@@ -95,19 +95,31 @@ def compile_decoder(
         ValueError: unknown weights or backend, or a `max_length` for a model of vectors.
         TypeError: not a model.
 
-    Cost: memory for the packed weights, and the time to read the model's weights once. On a GPU
+    Cost: memory for the packed weights, and the time to read the model's weights twice. On a GPU
     also memory for the states of the last four batch sizes that were stepped.
     """
     if not callable(getattr(model, "describe", None)):
         wanted = "an AutoregressiveTransformer or a Transformer"
         raise TypeError(expected("model", wanted, f"a {type(model).__name__}"))
     if max_length is None:
-        return compile_described(model, model.describe(), weights, backend)
+        return _with_fingerprint(
+            compile_described(model, model.describe(), weights, backend), model
+        )
     max_length = at_least("max_length", max_length, 1)
     if not hasattr(model, "head"):
         advice = "a decoder of vectors has no positions"
         raise ValueError(expected("max_length", "a model of tokens", "one of vectors", advice))
-    return compile_described(model, model.describe(max_length), weights, backend)
+    return _with_fingerprint(
+        compile_described(model, model.describe(max_length), weights, backend), model
+    )
+
+
+def _with_fingerprint(
+    decoder: CompiledDecoder | CompiledTransformer, model: Any
+) -> CompiledDecoder | CompiledTransformer:
+    if isinstance(decoder, CompiledDecoder) and isinstance(model, nn.Module):
+        decoder.set_fingerprint(compute_fingerprint(model))
+    return decoder
 
 
 def compile_described(
@@ -319,24 +331,9 @@ def settings_of(description: DecoderDescription) -> tuple[Any, ...]:
     )
 
 
-@torch.no_grad()
 def checksums_of(description: DecoderDescription) -> Tensor:
-    """A number for each row of each weight, in which every place has a factor of its own.
-
-    Writes through `.data` or into a NumPy view do not change a tensor's version, and an exchange of
-    rows or columns does not change its sum. As bits, NaN equals NaN.
-    """
-    rows = [
-        x.reshape(-1, x.shape[-1]) @ _factors(x.shape[-1], x.device) for x in description.tensors()
-    ]
-    return torch.cat(rows).view(torch.int32)
-
-
-@lru_cache(maxsize=64)
-def _factors(width: int, device: torch.device) -> Tensor:
-    """(width,) numbers in [0.5, 1.5): fractional parts of the multiples of an irrational number."""
-    places = torch.arange(1, width + 1, dtype=torch.float64, device=device)
-    return (places * (math.sqrt(5) / 2)).frac().float() + 0.5
+    """Numbers that change with any weight; see `compute_checksums`."""
+    return compute_checksums(description.tensors())
 
 
 def _identity(x: Tensor) -> tuple[Any, ...]:

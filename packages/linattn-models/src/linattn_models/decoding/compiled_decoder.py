@@ -28,6 +28,7 @@ from linattn_models.decoding.predictors import (
 from linattn_models.decoding.prompts import Prompt
 from linattn_models.decoding.row_sampling import RowSampling
 from linattn_models.decoding.sampling import Draws, Sampling
+from linattn_models.fingerprint import refuse_others
 from linattn_models.heads import Head
 from linattn_models.heads.base import Drawn, check_sequences, check_step_shape, fill
 from linattn_models.heads.filters import Filters
@@ -162,8 +163,17 @@ class CompiledDecoder(_Compiled, GenerationMixin):
         self.head: Head = model.head
         self.max_length: int | None = model.max_length
         self._tokenizer = model.tokenizer
+        self._fingerprint: str | None = None
         self._longest = longest
         self._drawn = model.head if draws_inside and isinstance(model.head, Drawn) else None
+
+    def fingerprint(self) -> str | None:
+        """That of the model from which `compile_decoder` packed the weights."""
+        return self._fingerprint
+
+    def set_fingerprint(self, fingerprint: str | None) -> None:
+        """Sets the fingerprint of the model."""
+        self._fingerprint = fingerprint
 
     @property
     def longest(self) -> int | None:
@@ -193,6 +203,7 @@ class CompiledDecoder(_Compiled, GenerationMixin):
         self._check_device(tokens)
         if state is not None:
             check_parameters(state, self.head.num_parameters)
+            refuse_others(state.fingerprint, self._fingerprint)
             check_fits(state, DecodingState(self._zeros(1), START))
             if state.batch != tokens.shape[0]:
                 wanted, got = f"sequences for the prompts' {tokens.shape[0]} rows", state.batch
@@ -206,7 +217,8 @@ class CompiledDecoder(_Compiled, GenerationMixin):
         lengths = None if lengths is None else lengths + 1  # the start vector counts
         layers = self.empty_states(batch, owner)
         parameters = self.native.prefill(tokens, lengths, layers)
-        return parameters, DecodingState(layers, START.after(length + 1, lengths), room, parameters)
+        cursor = START.after(length + 1, lengths)
+        return parameters, DecodingState(layers, cursor, room, parameters, self._fingerprint)
 
     def empty_states(self, batch: int, owner: object | None = None) -> tuple[FixedState, ...]:
         """Zero states of `batch` rows, reserved for an owner where that makes steps faster."""
@@ -346,6 +358,7 @@ class CompiledDecoder(_Compiled, GenerationMixin):
         self._check_device(token)
         check_step_shape(self.head, token)
         check_parameters(state, self.head.num_parameters)
+        refuse_others(state.fingerprint, self._fingerprint)
         check_positions(state.cursor, self._longest)
         state.check_step(token.shape[0])
 
@@ -417,7 +430,7 @@ class FusedPredictor:
 def _advance(state: DecodingState, parameters: Tensor | None, count: int = 1) -> DecodingState:
     """The state `count` positions later, with the same memory."""
     cursor = state.cursor.after(count, None)
-    return DecodingState(state.layers, cursor, state.max_length, parameters)
+    return DecodingState(state.layers, cursor, state.max_length, parameters, state.fingerprint)
 
 
 def _after(token: Tensor, state: DecodingState) -> Prompt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from linattn_models.decoding.prompts import Count, Prompt, Tokens, read_prompt
 from linattn_models.decoding.sampling import Sampling
 from linattn_models.decoding.stopping import Stop, read_stop, read_stop_tokens
 from linattn_models.decoding.stream import TokenStream
+from linattn_models.fingerprint import refuse_others
 from linattn_models.heads import Head
 from linattn_models.heads.filters import Filters
 from linattn_models.heads.settings import PerRow
@@ -85,6 +87,10 @@ class GenerationMixin:
         """Where tokens and weights are."""
         raise NotImplementedError
 
+    def fingerprint(self) -> str | None:
+        """The digest of the weights, which is in the states that they make; None if not known."""
+        raise NotImplementedError
+
     def choose_predictor(self, method: str, decoder: Any, prompt: Prompt) -> Start:
         """Checks method and decoder; returns what starts the predictor of the prompt."""
         raise NotImplementedError
@@ -132,9 +138,11 @@ class GenerationMixin:
             max_new_tokens: in place of `length`, the number of tokens drawn for each sequence,
                 whatever the length of its prefix; a number, or one for each row.
             state: from `prefill`, `step` or `generate`: each row continues there, with its row of
-                the prefix if there is one. The state is not changed.
+                the prefix if there is one. The state is not changed. One with the fingerprint of
+                other weights is refused.
             return_state: also return the state after the last token of each sequence, from which
-                `generate`, `prefill` and `step` can continue. It takes one more position.
+                `generate`, `prefill` and `step` can continue. It takes one more position, and has
+                the fingerprint of the weights.
             num_samples: sequences drawn from each prefix, which is prefilled once; in the result
                 they are consecutive rows.
             temperature: 1 draws from the model's distribution, smaller values make likely tokens
@@ -188,13 +196,14 @@ class GenerationMixin:
         """
         filters = Filters(top_k, top_p, min_p)
         sampling = Sampling(temperature, generator, filters, repetition_penalty, seeds)
+        state = self._own_state(state, decoder)
         prompt = read_prompt(
             self, batch, prefix, prefix_lengths, length, max_new_tokens, state, return_state
         )
         stop = read_stop(stop_tokens, stop_strings, self.head, self.tokenizer)
         run = self._plan(prompt, sampling, num_samples, stop, method, decoder, progress)
         tokens = run.sequences.join(list(run))
-        return (tokens, self._return_state(run)) if return_state else tokens
+        return (tokens, self._return_state(run, decoder)) if return_state else tokens
 
     def stream(
         self,
@@ -244,6 +253,7 @@ class GenerationMixin:
             length = ENDLESS
         filters = Filters(top_k, top_p, min_p)
         sampling = Sampling(temperature, generator, filters, repetition_penalty, seeds)
+        state = self._own_state(state, decoder)
         prompt = read_prompt(
             self, batch, prefix, prefix_lengths, length, max_new_tokens, state, return_state
         )
@@ -251,7 +261,7 @@ class GenerationMixin:
         run = self._plan(
             prompt, sampling, num_samples, stop, method, decoder, progress, streams=True
         )
-        return TokenStream(run, partial(self._return_state, run) if return_state else None)
+        return TokenStream(run, partial(self._return_state, run, decoder) if return_state else None)
 
     def beam_search(
         self,
@@ -294,6 +304,7 @@ class GenerationMixin:
         in_range("length_penalty", length_penalty, 0.0, float("inf"))
         stops = read_stop_tokens(stop_tokens, self.head)
         stop = torch.tensor(stops, dtype=torch.int64, device=self.device)
+        state = self._own_state(state, decoder)
         prompt = read_prompt(self, batch, prefix, prefix_lengths, length, max_new_tokens, state)
         start = self.choose_predictor(method, decoder, prompt)
         tokens, scores = search_beams(start, prompt, num_beams, stop, length_penalty)
@@ -318,10 +329,22 @@ class GenerationMixin:
         start = self.choose_predictor(method, decoder, prompt)
         return Run(start, prompt, draws, samples, stop, progress=progress, streams=streams)
 
-    def _return_state(self, run: Run) -> DecodingState:
+    def _own_state(self, state: DecodingState | None, decoder: Any) -> DecodingState | None:
+        """The state without its fingerprint, which must be that of the weights that step it."""
+        if not isinstance(state, DecodingState) or state.fingerprint is None:
+            return state
+        refuse_others(state.fingerprint, self._source(decoder).fingerprint())
+        return replace(state, fingerprint=None)
+
+    def _return_state(self, run: Run, decoder: Any) -> DecodingState:
         """The state after the tokens so far, with room for the model's longest sequence."""
         state, room = run.read_state(), self.longest
         if any(isinstance(layer, KeyValueCache) for layer in state.layers):
             room = max(state.max_length or 0, self.max_length or 0)
+        fingerprint = self._source(decoder).fingerprint()
         # Copied outside inference mode, because autograd refuses tensors made inside.
-        return state.with_room(room).clone()
+        return replace(state.with_room(room).clone(), fingerprint=fingerprint)
+
+    def _source(self, decoder: Any) -> GenerationMixin:
+        """What holds the weights that step."""
+        return decoder if isinstance(decoder, GenerationMixin) else self

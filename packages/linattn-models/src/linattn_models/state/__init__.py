@@ -8,9 +8,7 @@ files            a state on disk
 checks           checks of states and positions
 """
 
-import torch
-
-from linattn_core.torch_private import register_namedtuple
+from linattn_core.torch_private import register_dataclass, register_namedtuple
 from linattn_models.state.batch import DecodingBatch
 from linattn_models.state.cache import (
     FixedState,
@@ -59,6 +57,5 @@ __all__ = [
 # States are pytrees, and exported programs that take one can be saved and loaded.
 for _cache in (KeyValueCache, WindowCache):
     register_namedtuple(_cache, f"linattn_models.{_cache.__name__}")
-for _kind in (Cursor, DecodingState):
-    torch.export.register_dataclass(_kind, serialized_type_name=f"linattn_models.{_kind.__name__}")
-    torch.serialization.add_safe_globals([_kind])
+register_dataclass(Cursor, "linattn_models.Cursor")
+register_dataclass(DecodingState, "linattn_models.DecodingState", without="fingerprint")

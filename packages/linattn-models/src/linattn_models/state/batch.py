@@ -11,7 +11,7 @@ from torch import Tensor
 from linattn_core.errors import expected
 from linattn_models.state.cache import LayerState
 from linattn_models.state.cursor import Cursor
-from linattn_models.state.decoding_state import DecodingState, check_alike
+from linattn_models.state.decoding_state import DecodingState, check_alike, common_fingerprint
 from linattn_models.validation import as_ints, at_least
 
 
@@ -68,7 +68,7 @@ class DecodingBatch:
 
         Cost: a copy of the rows of `state`.
         """
-        check_alike([self._state, state])
+        fingerprint = common_fingerprint(check_alike([self._state, state]))
         state = state.with_room(self._state.max_length)
         first, last = self._state.batch, self._state.batch + state.batch
         if last > self._capacity:
@@ -79,6 +79,7 @@ class DecodingBatch:
         if self._state.parameters is not None and state.parameters is not None:
             parameters = torch.cat([self._state.parameters, state.parameters])
         self._show(last, Cursor.at(torch.cat(rows)), parameters)
+        self._state = replace(self._state, fingerprint=fingerprint)
 
     def leave(self, rows: Tensor | Sequence[int]) -> Tensor:
         """Removes rows; the last ones move to their places.

@@ -34,8 +34,9 @@ class DecodingState:
     where `module.forward` calls the model's `step`. With softmax attention such a program leaves
     the last position of the cache free.
 
-    A model takes states of its own sizes, dtype and device. It does not notice a state of another
-    model that agrees in these, such as one with another pointwise feature map.
+    A model takes states of its own sizes, dtype and device, and, of those with a fingerprint, only
+    those that its weights have made. It does not notice a state without one that another model of
+    the same sizes has made.
 
     Attributes:
         layers: for each layer a `LinearAttentionState` or a `WindowCache` (of fixed size), or a
@@ -44,12 +45,16 @@ class DecodingState:
         cursor: the positions of the next inputs.
         max_length: the most positions; None for no limit.
         parameters: (B, P), of the distribution of the next token; None for a model of vectors.
+        fingerprint: of the weights that made it, as the model's `fingerprint()`; None if it is not
+            known. States that `generate` and `stream` return have it, those of a decoder from
+            `compile_decoder`, and those that continue one with it. No leaf of the pytree.
     """
 
     layers: tuple[LayerState, ...]
     cursor: Cursor
     max_length: int | None = None
     parameters: Tensor | None = None
+    fingerprint: str | None = None
 
     @property
     def batch(self) -> int:
@@ -113,7 +118,7 @@ class DecodingState:
         room = None if None in rooms else max(cast(list[int], rooms))
         known = [state.parameters for state in states if state.parameters is not None]
         parameters = torch.cat(known) if len(known) == len(states) else None
-        return cls(layers, Cursor.at(torch.cat(rows)), room, parameters)
+        return cls(layers, Cursor.at(torch.cat(rows)), room, parameters, common_fingerprint(states))
 
     def split(self, sizes: int | Sequence[int]) -> list[DecodingState]:
         """Splits the sequences into parts, in order: the inverse of `cat`.
@@ -135,7 +140,7 @@ class DecodingState:
         known = self.parameters
         parameters = [None] * len(rows) if known is None else known.split(sizes)
         return [
-            DecodingState(part, Cursor.at(positions), self.max_length, predicted)
+            DecodingState(part, Cursor.at(positions), self.max_length, predicted, self.fingerprint)
             for part, positions, predicted in zip(layers, rows, parameters, strict=True)
         ]
 
@@ -164,7 +169,7 @@ class DecodingState:
             IsADirectoryError: a directory.
             OSError: the file cannot be written.
         """
-        write_state_file(Path(file), self._tensors(), self.max_length)
+        write_state_file(Path(file), self._tensors(), self.max_length, self.fingerprint)
 
     @classmethod
     def load(cls, file: str | Path, device: torch.device | str | None = None) -> DecodingState:
@@ -175,8 +180,8 @@ class DecodingState:
             IsADirectoryError: a directory.
             ValueError: a damaged file, or one with other content.
         """
-        layers, position, max_length, parameters = read_state_file(Path(file))
-        state = cls(layers, Cursor.at(position), max_length, parameters)
+        layers, position, max_length, parameters, fingerprint = read_state_file(Path(file))
+        state = cls(layers, Cursor.at(position), max_length, parameters, fingerprint)
         return state if device is None else state.to(device)
 
     def _tensors(self) -> dict[str, Tensor]:
@@ -280,7 +285,16 @@ def check_alike(states: object) -> list[DecodingState]:
     if len(set(known)) > 1:
         wanted = f"{known[0]} parameters of the next token in each"
         raise ValueError(expected("states", wanted, known, advice))
+    made_by = {state.fingerprint for state in several} - {None}
+    if len(made_by) > 1:
+        got = f"fingerprints of {len(made_by)} models"
+        raise ValueError(expected("states", "states that the same weights made", got, advice))
     return several
+
+
+def common_fingerprint(states: Sequence[DecodingState]) -> str | None:
+    """That which all states have; None if one has none."""
+    return states[0].fingerprint if all(state.fingerprint for state in states) else None
 
 
 def _with_room(layer: LayerState, max_length: int | None) -> LayerState:

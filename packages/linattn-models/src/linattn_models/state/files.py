@@ -29,21 +29,27 @@ class StateContent(NamedTuple):
         position: (B,) int64.
         max_length: the most positions, or None.
         parameters: (B, P), or None.
+        fingerprint: of the weights, or None.
     """
 
     layers: tuple[LayerState, ...]
     position: Tensor
     max_length: int | None
     parameters: Tensor | None
+    fingerprint: str | None
 
 
-def write_state_file(file: Path, tensors: Mapping[str, Tensor], max_length: int | None) -> None:
+def write_state_file(
+    file: Path, tensors: Mapping[str, Tensor], max_length: int | None, fingerprint: str | None
+) -> None:
     """Writes the tensors, named as `read_state_file` reads them."""
     if file.is_dir():
         advice = "pass the name of a file in it"
         raise IsADirectoryError(expected(str(file), "a file to write", "a directory", advice))
     room = "" if max_length is None else str(max_length)
     metadata = {"format": FORMAT, "version": VERSION, "max_length": room}
+    if fingerprint is not None:
+        metadata["fingerprint"] = fingerprint
     whole = {name: x.detach().cpu().contiguous() for name, x in tensors.items()}
     replace_file(file, save(whole, metadata))
 
@@ -71,7 +77,7 @@ def read_state_file(file: Path) -> StateContent:
     low, high = (int(bound) for bound in position.aminmax())
     if low < 0 or (max_length is not None and high > max_length):
         raise _refusal(file, f"positions {low} to {high} with room for {max_length}")
-    return StateContent(layers, position, max_length, parameters)
+    return StateContent(layers, position, max_length, parameters, metadata.get("fingerprint"))
 
 
 def _read(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -1,0 +1,142 @@
+"""A state has the fingerprint of the weights that made it; other weights refuse it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from linattn_models import (
+    AutoregressiveTransformer,
+    DecodingBatch,
+    DecodingState,
+    compile_decoder,
+    fingerprint,
+    load,
+    save,
+)
+from tests.models.decoding.decoders import model_of, needs_cpu_backend
+from tests.models.tiny import random_tokens, tiny_model
+
+
+def state_of(model: Any, batch: int = 2, **fields: Any) -> DecodingState:
+    state: DecodingState
+    _, state = model.generate(batch, length=3, return_state=True, **fields)
+    return state
+
+
+def train(model: AutoregressiveTransformer) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    model.loss(random_tokens(model, 2, 4)).backward()
+    optimizer.step()
+
+
+CHANGES: dict[str, Callable[[AutoregressiveTransformer], object]] = {
+    "trained": train,
+    "written by .data": lambda model: model.start.data.mul_(2),
+    "replaced": lambda model: model.load_state_dict(
+        {name: x + 1 for name, x in model.state_dict().items()}
+    ),
+}
+
+USES: dict[str, Callable[[Any, DecodingState], object]] = {
+    "generate": lambda model, state: model.generate(state=state, length=1),
+    "stream": lambda model, state: list(model.stream(state=state, length=1)),
+    "beam_search": lambda model, state: model.beam_search(state=state, length=1, num_beams=2),
+    "prefill": lambda model, state: model.prefill(torch.tensor([[1], [2]]), state=state),
+    "step": lambda model, state: model.step(torch.tensor([1, 2]), state),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_loaded_state_is_refused_by_other_weights(
+    attention: str, change: str, tmp_path: Path
+) -> None:
+    model = tiny_model(attention)
+    save(model, tmp_path / "model")
+    state_of(model).save(tmp_path / "state")
+    stream = model.stream(2, return_state=True)
+    next(stream)
+    assert stream.state.fingerprint == model.fingerprint()
+
+    again = load(tmp_path / "model")
+    own = json.loads((tmp_path / "model" / "config.json").read_text())["sha256"]
+    assert own == model.fingerprint() == DecodingState.load(tmp_path / "state").fingerprint
+    for use in USES.values():
+        use(again, DecodingState.load(tmp_path / "state"))
+    CHANGES[change](again)
+    for use in USES.values():
+        state = DecodingState.load(tmp_path / "state")
+        with pytest.raises(ValueError, match=r"^state: expected .* weights") as refusal:
+            use(again, state)
+        assert "\n" not in str(refusal.value)
+        use(again, replace(state, fingerprint=None))
+
+
+@needs_cpu_backend
+def test_decoders_have_the_fingerprint_of_their_model() -> None:
+    model = model_of()
+    decoders = [compile_decoder(model, weights) for weights in ("float32", "int8")]
+    own = model.fingerprint()
+    for decoder in decoders:
+        _, fresh = decoder.prefill(torch.tensor([[1, 2], [3, 4]]))
+        states = [fresh, decoder.step(torch.tensor([1, 2]), fresh)[1], state_of(decoder)]
+        states += [state_of(model, decoder=decoder), state_of(model, decoder="compiled")]
+        assert {state.fingerprint for state in states} == {own}
+    state = state_of(model)
+    train(model)
+    assert state_of(model, decoder=decoders[0]).fingerprint == own != model.fingerprint()
+    for use in USES.values():
+        use(decoders[0], state.clone())
+        with pytest.raises(ValueError, match="state: expected"):
+            use(model, state)
+        with pytest.raises(ValueError, match="state: expected"):
+            use(decoders[0], state_of(model))
+
+
+def test_steps_and_parts_keep_the_fingerprint(attention: str) -> None:
+    model = tiny_model(attention)
+    state, own = state_of(model), model.fingerprint()
+    with torch.no_grad():
+        _, state = model.step(torch.tensor([1, 2]), state)
+        _, state = model.prefill(torch.tensor([[1], [2]]), torch.tensor([1, 0]), state)
+        batch = DecodingBatch(state, capacity=2)
+        batch.join(state.index_select([0]))
+        batch.leave([0])
+        batch.state = model.step(torch.tensor([1, 2]), batch.state)[1]
+    states = [state, state.index_select([1, 1]), *state.split(1), state.clone(), batch.state]
+    assert {x.fingerprint for x in [*states, DecodingState.cat(states)]} == {own}
+    _, bare = model.prefill(torch.tensor([[1, 2]]))
+    assert bare.fingerprint is None
+    assert DecodingState.cat([*states, bare.detach()]).fingerprint is None
+    batch.join(bare.detach())
+    assert batch.state.fingerprint is None
+    other = replace(state, fingerprint="0")
+    with pytest.raises(ValueError, match="states"):
+        DecodingState.cat([state, other])
+
+
+def test_weights_are_hashed_once_for_each_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, calls = tiny_model(), []
+    compute = fingerprint.compute_digest
+    monkeypatch.setattr(
+        fingerprint, "compute_digest", lambda tensors: calls.append(1) or compute(tensors)
+    )
+    model.loss(random_tokens(model, 2, 4)).backward()
+    model.generate(2)
+    _, bare = model.prefill(random_tokens(model, 2, 3))
+    model.step(torch.tensor([1, 2]), bare)
+    assert not calls
+    state = state_of(model)
+    for _ in range(3):
+        _, state = model.step(torch.tensor([1, 2]), state)
+        state_of(model)
+    assert len(calls) == 1
+    train(model)
+    state_of(model)
+    assert len(calls) == 2
