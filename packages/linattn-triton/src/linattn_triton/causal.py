@@ -82,7 +82,7 @@ def forward(
         total = tl.sum(weights, 1) + tl.sum(tile_q * z[None, :], 1) + eps
         tile = dot(weights, tile_v, DOT, PRECISION) + dot(tile_q, s, DOT, PRECISION)
         if NORMALIZE:
-            tile = tile / total[:, None]
+            tile = tile / tl.where(present, total, 1.0)[:, None]
         store_tile(out, of_out * value_dim, tile, positions, present, columns, value_dim)
         tl.store(normalizer + of_out + positions, total, mask=present & (block == 0))
         s = s * across + dot(tl.trans(tile_k), tile_v, DOT, PRECISION)

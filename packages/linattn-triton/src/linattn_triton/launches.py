@@ -195,10 +195,12 @@ def _read(
     rows = call.num_sequences * heads
     options, blocks = _options(call, a.shape[3], width, rows)
     parts = _parts(length, options["CHUNK"], rows * blocks)
-    places = _places(call) if h is None else (None, call.cu_seqlens, None)
+    places, groups = (
+        (_places(call), 1) if h is None else ((None, call.cu_seqlens, None), call.groups)
+    )
     _launch(
         reads.read_gradient, rows * blocks * parts, *_tensors(a, x), s, z, h, normalizer, into,
-        *places, heads, heads // call.kv_heads, length, a.shape[3], width, *strides, parts,
+        *places, heads, groups, length, a.shape[3], width, *strides, parts,
         MAP_A=map_a, MAP=map_x, SCALED=h is not None and call.normalize, **options,
     )  # fmt: skip
 

@@ -97,7 +97,7 @@ def read_output(
         tile = dot(tile_q, tile_s, DOT, PRECISION)
         total = tl.sum(tile_q * tile_z[None, :], 1) + eps
         if NORMALIZE:
-            tile = tile / total[:, None]
+            tile = tile / tl.where(present, total, 1.0)[:, None]
         store_tile(out, of_out * value_dim, tile, positions, present, columns, value_dim)
         tl.store(normalizer + of_out + positions, total, mask=present & (block == 0))
 
