@@ -78,7 +78,7 @@ def output_and_gradients(
     return (out.detach(), *torch.autograd.grad(out, tensors, upstream.to(out)))
 
 
-def disagreement(
+def find_disagreement(
     name: str, actual: Tensor, exact: Tensor, tolerance: float | None = None, stray: float = 0.0
 ) -> str | None:
     """Returns the sentence that says how a tensor differs from the oracle's, or None.
@@ -100,15 +100,15 @@ def disagreement(
     )
 
 
-def first_disagreement(
+def find_first_disagreement(
     inputs: Sequence[str], actual: Sequence[Tensor], exact: Sequence[Tensor], stray: float = 0.0
 ) -> str | None:
-    """The first `disagreement` of two results of `output_and_gradients`, or None."""
+    """The first `find_disagreement` of two results of `output_and_gradients`, or None."""
     if len(actual) != len(exact):
         return f"{len(actual) - 1} gradients came, and {len(exact) - 1} from the float64 oracle"
     names = ("the output", *(f"the {name} gradient" for name in inputs))
     compared = zip(names, actual, exact, strict=False)  # without a backward pass, the output alone
-    faults = (disagreement(*each, stray=stray) for each in compared)
+    faults = (find_disagreement(*each, stray=stray) for each in compared)
     return next((fault for fault in faults if fault is not None), None)
 
 

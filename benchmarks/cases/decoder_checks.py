@@ -33,7 +33,7 @@ def check_steps(decoder: AutoregressiveTransformer | PeerDecoder) -> str | None:
     for token in tokens[:, :-1].unbind(1):
         parameters, state = decoder.step(token, state)  # type: ignore[arg-type]
         stepped.append(parameters)
-    return oracle.disagreement(STEPS, torch.stack(stepped, 1), exact)
+    return oracle.find_disagreement(STEPS, torch.stack(stepped, 1), exact)
 
 
 @torch.no_grad()
@@ -65,7 +65,7 @@ def check_compiled(
     if not _steps_at_once_agree(decoder, tokens[rows, 0], filters):
         return "several steps in one call differ from single ones"
     tolerance = TOLERANCE[decoder.weights]
-    return oracle.disagreement(STEPS, torch.stack(stepped, 1), exact[rows], tolerance)
+    return oracle.find_disagreement(STEPS, torch.stack(stepped, 1), exact[rows], tolerance)
 
 
 def _steps_at_once_agree(decoder: CompiledDecoder, token: Tensor, filters: Filters) -> bool:

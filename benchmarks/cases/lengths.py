@@ -66,7 +66,7 @@ def on_gpu(problem: Problem) -> Case:
     return per_sample(f"{problem.slug}/{problem.length}", problem, ON_GPU, series, **GPU)
 
 
-def crossover(problem: Problem) -> Case:
+def make_crossover_case(problem: Problem) -> Case:
     """Every method at one length; one table shows the crossover of all series."""
     return attention_case(
         f"crossover/d{problem.width}-h{problem.heads}/{problem.length}",
@@ -81,7 +81,7 @@ CASES = (
     *map(on_cpu, LENGTHS),
     *(on_gpu(many_heads(n, backward=each)) for each in (False, True) for n in LENGTHS),
     *(
-        crossover(Problem(length, heads=heads, width=width, backward=True))
+        make_crossover_case(Problem(length, heads=heads, width=width, backward=True))
         for width in CROSSOVER_WIDTHS
         for heads in CROSSOVER_HEADS
         for length in CROSSOVER_LENGTHS

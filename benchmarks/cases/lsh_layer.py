@@ -86,7 +86,7 @@ def fault(layer: LshMixer, x: Tensor) -> str | None:
     ours.qkv.weight.copy_((32 * ours.qkv.weight).round() / 32)
     ours.rotations.copy_((16 * ours.rotations).round() / 16)
     exact = copy.deepcopy(ours).double()
-    return oracle.disagreement("the output", ours(x), exact(x.double()), stray=STRAY_ROWS)
+    return oracle.find_disagreement("the output", ours(x), exact(x.double()), stray=STRAY_ROWS)
 
 
 def difference(ours: LshMixer, peer: Layer, x: Tensor) -> str | None:

@@ -66,7 +66,9 @@ LIMITS = (
 )  # fmt: skip
 
 
-def rivals(what: str, problem: Problem, names: Sequence[str] = RIVALS, **fields: Any) -> Case:
+def make_rivals_case(
+    what: str, problem: Problem, names: Sequence[str] = RIVALS, **fields: Any
+) -> Case:
     """Operators side by side on one problem."""
     causal = "Causal" if problem.causal else "Not causal"
     pairs = ((rival, ours) for ours in (LINEAR_CPU, LINEAR) for rival in names)
@@ -148,7 +150,7 @@ def long_limits(name: str, problem: Problem) -> Case:
 
 
 CASES = (
-    *(rivals(what, problem, **fields) for what, problem, fields in BESIDE_RIVALS),
+    *(make_rivals_case(what, problem, **fields) for what, problem, fields in BESIDE_RIVALS),
     bfloat16(),
     *map(few_heads, (False, True)),
     *(arguments(problem, names) for problem, names in ARGUMENTS),

@@ -84,7 +84,7 @@ class Operator:
         exact = [pick(tensor.detach()).double().requires_grad_(backward) for tensor in tensors]
         wanted = oracle.output_and_gradients(partial(self.exact, chosen[1], rows), exact)
         picked = (ours[0], *map(pick, ours[1:]))
-        return oracle.first_disagreement(self.inputs, picked, wanted, self.stray)
+        return oracle.find_first_disagreement(self.inputs, picked, wanted, self.stray)
 
     def _heads_first(self, tensor: Tensor) -> Tensor:
         """From the operator's layout to (B, H, N, D), or back."""

@@ -66,7 +66,7 @@ def _prompt_fault(
     exact = copy.deepcopy(model).double()
     rows = zip(tokens, lengths.tolist(), strict=True)
     alone = torch.cat([exact.predict_next(row[None, :length]) for row, length in rows])
-    return oracle.disagreement("the predictions", predict(), alone)
+    return oracle.find_disagreement("the predictions", predict(), alone)
 
 
 def generate_tokens(

@@ -66,7 +66,7 @@ def fault(model: AutoregressiveTransformer, ours: AutoregressiveTransformer) -> 
     actual = _loss_and_gradients(model, tokens)
     with linattn_core.use_backend("reference"):
         exact = _loss_and_gradients(copy.deepcopy(ours).double(), tokens)
-    faults = (oracle.disagreement(*each) for each in zip(names, actual, exact, strict=True))
+    faults = (oracle.find_disagreement(*each) for each in zip(names, actual, exact, strict=True))
     return next((said for said in faults if said is not None), None)
 
 
@@ -127,7 +127,7 @@ def _products(task: Task) -> Method:
     def wrong() -> str | None:
         first = operands(weights[-1])
         pairs = zip(multiply(*first), multiply(*(x.double() for x in first)), strict=True)
-        faults = (oracle.disagreement("a product", *pair) for pair in pairs)
+        faults = (oracle.find_disagreement("a product", *pair) for pair in pairs)
         return next((said for said in faults if said is not None), None)
 
     return Method(wrong, run, operations=operations(task))

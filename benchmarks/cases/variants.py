@@ -115,7 +115,7 @@ def variant_fault(call: Call, exact: Call, tensors: list[Tensor]) -> str | None:
     doubles = [x.detach().double().requires_grad_(x.requires_grad) for x in tensors]
     ours = oracle.output_and_gradients(call, tensors)
     wanted = oracle.output_and_gradients(exact, doubles)
-    return oracle.first_disagreement(("query", "key", "value", "log_decay"), ours, wanted)
+    return oracle.find_first_disagreement(("query", "key", "value", "log_decay"), ours, wanted)
 
 
 def call_on(

@@ -57,7 +57,7 @@ def off(by: float, rows: int = 1) -> Tensor:
 def test_a_tensor_that_differs_is_named(
     ours: Tensor, limits: dict[str, float], differs: bool
 ) -> None:
-    sentence = oracle.disagreement("the output", ours, off(0.0).double(), **limits)
+    sentence = oracle.find_disagreement("the output", ours, off(0.0).double(), **limits)
     assert ("the output" in str(sentence)) is differs
 
 
@@ -65,4 +65,4 @@ def test_gradients_that_are_missing_are_no_agreement() -> None:
     x = torch.ones(2, 3, requires_grad=True)
     ours = oracle.output_and_gradients(lambda x: x.detach().sin(), [x])
     exact = oracle.output_and_gradients(torch.sin, [x.detach().double().requires_grad_()])
-    assert oracle.first_disagreement(("query",), ours, exact) is not None
+    assert oracle.find_first_disagreement(("query",), ours, exact) is not None

@@ -68,10 +68,10 @@ def _named(kernel: str) -> str:
 def main() -> None:
     """Prints the table, a row for each architecture as soon as it is known."""
     built = Code.read(native.built_with).machine
-    if not built or nvrtc.missing() is not None:
+    if not built or nvrtc.find_missing_library() is not None:
         raise SystemExit(
             f"expected linattn-cuda built by nvcc, and NVRTC, got {native.built_with!r} and "
-            f"{nvrtc.missing() or 'NVRTC'}; see packages/linattn-cuda/README.md"
+            f"{nvrtc.find_missing_library() or 'NVRTC'}; see packages/linattn-cuda/README.md"
         )
     print(f"{native.built_with.split(' for ')[0]}, NVRTC {nvrtc.version()}\n")
     print("| for | same products | registers | nvcc spills | NVRTC spills | NVRTC alone spills |")

@@ -50,7 +50,7 @@ def test_auto_asks_it_before_the_processor() -> None:
 def test_without_a_gpu_it_says_why_and_others_run() -> None:
     answers = explain(X, X, X)
 
-    assert answers["cuda"] == device.unusable()
+    assert answers["cuda"] == device.find_fault()
     assert "accepts" in answers.values()
     condition = next(x.condition for x in installed_backends() if x.name == "cuda")
     assert condition == f"not usable here: {answers['cuda']}"
@@ -78,10 +78,10 @@ def test_what_is_missing_is_said(
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: torch_built)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(device, "unbuilt", device.unbuilt.__wrapped__)
-    missing = device.unusable.__wrapped__()
-    monkeypatch.setattr(backend, "unbuilt", device.unbuilt)
-    monkeypatch.setattr(backend, "unusable", lambda: missing)
+    monkeypatch.setattr(device, "find_build_fault", device.find_build_fault.__wrapped__)
+    missing = device.find_fault.__wrapped__()
+    monkeypatch.setattr(backend, "find_build_fault", device.find_build_fault)
+    monkeypatch.setattr(backend, "find_fault", lambda: missing)
 
     assert missing is not None and says in missing
     assert CudaBackend().unusable() == missing
@@ -94,8 +94,8 @@ def test_calls_on_the_cpu_do_not_start_cuda(monkeypatch: pytest.MonkeyPatch) -> 
     def started() -> str:
         raise AssertionError("the driver was asked")
 
-    monkeypatch.setattr(backend, "unbuilt", lambda: None)
-    monkeypatch.setattr(backend, "unusable", started)
+    monkeypatch.setattr(backend, "find_build_fault", lambda: None)
+    monkeypatch.setattr(backend, "find_fault", started)
     monkeypatch.setattr(torch.cuda, "is_available", started)
 
     for call in (CALL, STEP):
@@ -195,7 +195,7 @@ ALL = "nvcc 13.0 for sm 75, 80, 90, 100, 120, PTX 120"
 def test_gpus_that_nothing_was_built_for_are_refused(
     capability: tuple[int, int], built_with: str, runs: bool
 ) -> None:
-    reason = device.without_code(H100._replace(capability=capability), built_with)
+    reason = device.find_missing_code(H100._replace(capability=capability), built_with)
     assert (reason is None) == runs
 
 
@@ -203,9 +203,9 @@ def test_gpus_that_nvrtc_does_not_know_are_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(nvrtc, "version", lambda: "12.4")
     monkeypatch.setattr(nvrtc, "architectures", lambda: ("sm_80", "sm_90"))
 
-    assert device.without_code(H100, device.NVRTC) is None
+    assert device.find_missing_code(H100, device.NVRTC) is None
     newer = H100._replace(capability=(12, 0))
-    assert "NVRTC 12.4" in str(device.without_code(newer, device.NVRTC))
+    assert "NVRTC 12.4" in str(device.find_missing_code(newer, device.NVRTC))
 
 
 @pytest.mark.parametrize(
@@ -220,11 +220,11 @@ def test_a_driver_that_is_older_than_nvrtc_is_named(
         built_with="NVRTC", device_attributes=lambda index: None, driver_version=lambda: driver
     )
     monkeypatch.setattr(device, "_native", module)
-    monkeypatch.setattr(device, "unbuilt", lambda: None)
+    monkeypatch.setattr(device, "find_build_fault", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(nvrtc, "version", lambda: version)
 
-    assert named in str(device.unusable.__wrapped__())
+    assert named in str(device.find_fault.__wrapped__())
 
 
 @pytest.mark.parametrize("built_with", ["NVRTC", "nvcc 13.0 for sm 90"])
@@ -234,10 +234,10 @@ def test_a_driver_that_does_not_answer(built_with: str, monkeypatch: pytest.Monk
 
     module = SimpleNamespace(built_with=built_with, device_attributes=failing)
     monkeypatch.setattr(device, "_native", module)
-    monkeypatch.setattr(device, "unbuilt", lambda: None)
+    monkeypatch.setattr(device, "find_build_fault", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
 
-    assert str(device.unusable.__wrapped__()).startswith("the CUDA driver did not start.")
+    assert str(device.find_fault.__wrapped__()).startswith("the CUDA driver did not start.")
 
 
 def test_it_says_which_compiler_its_kernels_have(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +245,7 @@ def test_it_says_which_compiler_its_kernels_have(monkeypatch: pytest.MonkeyPatch
     module = SimpleNamespace(built_with="NVRTC", set_compiler=given.append)
     monkeypatch.setattr(backend, "_native", module)
     monkeypatch.setenv("LINATTN_CACHE", "/kernels")
-    monkeypatch.setattr(nvrtc, "missing", lambda: None)
+    monkeypatch.setattr(nvrtc, "find_missing_library", lambda: None)
     monkeypatch.setattr(nvrtc, "version", lambda: "13.0")
 
     told = CudaBackend().description

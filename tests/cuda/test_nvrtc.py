@@ -17,7 +17,9 @@ from tests.cuda.compilers import kernels_by_nvcc, kernels_by_nvrtc
 from tests.cuda.emulated_build import ROOT, driver_module
 from tests.cuda.machine_code import MOST_SPILLED, Kernel, architectures
 
-needs_nvrtc = pytest.mark.skipif(nvrtc.missing() is not None, reason="there is no NVRTC")
+needs_nvrtc = pytest.mark.skipif(
+    nvrtc.find_missing_library() is not None, reason="there is no NVRTC"
+)
 # What nvcc has built the module for (CUDAARCHS): each takes minutes.
 COMPARED = tuple(f"sm_{x}" for x in Code.read(native.built_with).machine) or ("sm_90",)
 # Of this checkout, whatever is installed.
@@ -30,7 +32,7 @@ TURING = "sm_75"
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(compiling, "headers", lambda: HEADERS)
+    monkeypatch.setattr(compiling, "find_headers", lambda: HEADERS)
     monkeypatch.setenv("LINATTN_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -163,10 +165,10 @@ def test_headers_are_those_of_the_compiled_module(
     )
 
     with pytest.raises(RuntimeError, match="calls"):
-        compiling.headers.__wrapped__()
+        compiling.find_headers.__wrapped__()
     (tmp_path / "include" / "linattn").mkdir(parents=True)
     (tmp_path / "include" / "linattn" / "calls.h").touch()
-    assert compiling.headers.__wrapped__() == tmp_path / "include"
+    assert compiling.find_headers.__wrapped__() == tmp_path / "include"
 
 
 def test_without_nvrtc_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +176,7 @@ def test_without_nvrtc_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
 
     for version, package in (("12.8", "nvidia-cuda-nvrtc-cu12`"), (None, "nvidia-cuda-nvrtc`")):
         monkeypatch.setattr(torch.version, "cuda", version)
-        assert package in str(nvrtc.missing())
+        assert package in str(nvrtc.find_missing_library())
     with pytest.raises(RuntimeError, match="libnvrtc"):
         nvrtc.compile_source("", (), "sm_90", ())
 
@@ -189,7 +191,7 @@ def test_a_gpu_that_is_newer_than_nvrtc_runs_code_of_its_generation(
     known = ("sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
     monkeypatch.setattr(nvrtc, "architectures", lambda: known)
 
-    assert nvrtc.served_by(architecture) == served
+    assert nvrtc.choose_architecture(architecture) == served
 
 
 @needs_nvrtc
@@ -215,7 +217,7 @@ def compiled(
     with pytest.MonkeyPatch.context() as patch:
         kept = os.environ.get("LINATTN_CACHE") or tmp_path_factory.mktemp("cache")
         patch.setenv("LINATTN_CACHE", str(kept))
-        patch.setattr(compiling, "headers", lambda: HEADERS)
+        patch.setattr(compiling, "find_headers", lambda: HEADERS)
         yield request.param, kernels_by_nvrtc(request.param)
 
 

@@ -83,7 +83,7 @@ def test_tensors_of_another_device_are_refused_without_starting_cuda(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It starts no CUDA, after which a process could not be forked."""
-    monkeypatch.setattr(backend, "without_cupy", lambda: None)
+    monkeypatch.setattr(backend, "find_missing_cupy", lambda: None)
     elsewhere = call()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("the driver was asked"))
 
@@ -93,8 +93,8 @@ def test_tensors_of_another_device_are_refused_without_starting_cuda(
 @pytest.fixture
 def old_gpu(monkeypatch: pytest.MonkeyPatch) -> torch.device:
     """Of compute capability 7.5, with 64 KiB of shared memory a block."""
-    monkeypatch.setattr(backend, "without_cupy", lambda: None)
-    monkeypatch.setattr(backend, "unusable", lambda: None)
+    monkeypatch.setattr(backend, "find_missing_cupy", lambda: None)
+    monkeypatch.setattr(backend, "find_fault", lambda: None)
     monkeypatch.setattr(device, "gpu_of", lambda on: Gpu("a GPU", (7, 5), 40, 64 << 10))
     return torch.device("cuda")
 

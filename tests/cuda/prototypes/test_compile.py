@@ -12,8 +12,8 @@ from linattn_cuda.prototypes import LADDER, Rung
 from linattn_cuda.prototypes.plans import DTYPES
 from tests.cuda.machine_code import dump
 
-if nvrtc.missing():
-    pytest.skip(str(nvrtc.missing()), allow_module_level=True)
+if nvrtc.find_missing_library():
+    pytest.skip(str(nvrtc.find_missing_library()), allow_module_level=True)
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_120")
 

@@ -14,7 +14,7 @@ from linattn_core.calls import AttentionCall
 from linattn_core.pointwise import apply
 from linattn_cuda import _native
 from linattn_cuda.prototypes import LADDER, Rung
-from linattn_cuda.prototypes.ladder import Arguments, unusable
+from linattn_cuda.prototypes.ladder import Arguments, find_fault
 from linattn_cuda.prototypes.plans import Problem
 from tests.contract.budgets import budget, error
 from tests.cuda.emulated_build import ladder_library
@@ -166,7 +166,7 @@ def test_a_split_sequence(length: int) -> None:
         run(LADDER["split"], tensors, multiprocessors=multiprocessors)
 
 
-needs_gpu = pytest.mark.skipif(unusable() is not None, reason=str(unusable()))
+needs_gpu = pytest.mark.skipif(find_fault() is not None, reason=str(find_fault()))
 
 
 @pytest.mark.gpu

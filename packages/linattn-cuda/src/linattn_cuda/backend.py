@@ -11,12 +11,12 @@ from linattn_cuda import _native, compiling, nvrtc
 from linattn_cuda.device import (
     NVRTC,
     Gpu,
+    find_build_fault,
+    find_fault,
+    find_missing_code,
+    find_wrong_device,
     gpu_of,
     index_of,
-    not_on_a_gpu,
-    unbuilt,
-    unusable,
-    without_code,
 )
 from linattn_cuda.kernel_backend import KernelBackend
 
@@ -34,18 +34,18 @@ class CudaBackend(KernelBackend):
     @property
     def description(self) -> str:
         """What the kernels were built with, or are when they are first called."""
-        if _native.built_with == NVRTC and nvrtc.missing() is None:
+        if _native.built_with == NVRTC and nvrtc.find_missing_library() is None:
             where = f"by NVRTC {nvrtc.version()} when they are first called"
             return f"CUDA kernels compiled {where}, into {compiling.cache_folder()}"
         return f"CUDA kernels by {_native.built_with}" if _native.built_with else "no CUDA kernels"
 
     def unusable(self) -> str | None:
-        return unusable()
+        return find_fault()
 
     def refuses_device(self, device: torch.device) -> str | None:
         """Anything but memory of a GPU, and a GPU that nothing was built for."""
-        reason = unbuilt() or not_on_a_gpu(device) or unusable()
-        return reason or without_code(gpu_of(device), _native.built_with)
+        reason = find_build_fault() or find_wrong_device(device) or find_fault()
+        return reason or find_missing_code(gpu_of(device), _native.built_with)
 
     def gpu(self, device: torch.device) -> Gpu:
         return gpu_of(device)

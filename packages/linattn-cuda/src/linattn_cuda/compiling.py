@@ -21,7 +21,7 @@ _HEADERS = {"step_heads": "step"}
 
 
 @functools.cache
-def headers() -> Path:
+def find_headers() -> Path:
     """The folder of the device headers, beside the compiled module.
 
     Those of a checkout may be newer than the module, which hands its structs to the kernels.
@@ -80,7 +80,7 @@ def load_or_compile(kernel: str, architecture: str) -> tuple[bytes, str]:
     stored = _read(file)
     if stored is not None:
         return stored
-    image = nvrtc.compile_source(_source(kernel), (kernel,), architecture, (headers(),))
+    image = nvrtc.compile_source(_source(kernel), (kernel,), architecture, (find_headers(),))
     code, symbol = image.code, image.symbols[kernel]
     # Without a disk to write to, each process compiles for itself.
     with contextlib.suppress(OSError):
@@ -97,7 +97,7 @@ def _source(kernel: str) -> str:
 def _key(kernel: str, architecture: str) -> str:
     """Differs wherever the machine code may."""
     options = (*nvrtc.OPTIONS, nvrtc.version(), architecture)
-    what = "\n".join((*options, kernel, _source(kernel), _digest_of_headers(headers())))
+    what = "\n".join((*options, kernel, _source(kernel), _digest_of_headers(find_headers())))
     return hashlib.sha256(what.encode()).hexdigest()
 
 

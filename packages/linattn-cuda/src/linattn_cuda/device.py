@@ -34,14 +34,14 @@ class Gpu(NamedTuple):
 
 
 @functools.cache
-def unbuilt() -> str | None:
+def find_build_fault() -> str | None:
     """Why nothing can run in this process, as far as that can be told without starting CUDA.
 
     A process that has started CUDA cannot be forked, so calls on CPU tensors ask for no more.
     """
     if not _native.built_with:
-        return _without_kernels()
-    if _native.built_with == NVRTC and (reason := nvrtc.missing()):
+        return _describe_missing_kernels()
+    if _native.built_with == NVRTC and (reason := nvrtc.find_missing_library()):
         return reason
     if not torch.backends.cuda.is_built():
         return (
@@ -51,7 +51,7 @@ def unbuilt() -> str | None:
     return None
 
 
-def _without_kernels() -> str:
+def _describe_missing_kernels() -> str:
     if sys.platform == "win32":  # driver/api.cpp opens the driver by dlopen
         return (
             "linattn-cuda was built without its CUDA kernels, which on Windows need nvcc; install "
@@ -64,9 +64,9 @@ def _without_kernels() -> str:
 
 
 @functools.cache
-def unusable() -> str | None:
+def find_fault() -> str | None:
     """Why nothing can run in this process, as a sentence; None if a GPU is at hand."""
-    reason = unbuilt()
+    reason = find_build_fault()
     if reason is not None:
         return reason
     if not torch.cuda.is_available():
@@ -79,10 +79,10 @@ def unusable() -> str | None:
             return str(error)
         # A driver that is new enough for torch and not for the kernels.
         return f"{error} The kernels need a newer driver than torch does; update it."
-    return _older_driver() if by_nvrtc else None
+    return _find_old_driver() if by_nvrtc else None
 
 
-def _older_driver() -> str | None:
+def _find_old_driver() -> str | None:
     """Why the driver loads no machine code of this NVRTC; None if it does.
 
     It loads that of all minor versions of its own major version of CUDA, and of older ones.
@@ -97,7 +97,7 @@ def _older_driver() -> str | None:
     )
 
 
-def not_on_a_gpu(device: torch.device) -> str | None:
+def find_wrong_device(device: torch.device) -> str | None:
     """Why kernels cannot run on tensors there, as a sentence; None for a GPU."""
     if device.type == "cuda":
         return None
@@ -163,10 +163,10 @@ def _runs_machine_code(architecture: str, capability: tuple[int, int]) -> bool:
 
 
 @functools.cache
-def without_code(gpu: Gpu, built_with: str) -> str | None:
+def find_missing_code(gpu: Gpu, built_with: str) -> str | None:
     """Why there is no code that the GPU can run; None if there is, or NVRTC can make it."""
     if built_with == NVRTC:
-        return _without_compiler(gpu)
+        return _find_missing_compiler(gpu)
     if Code.read(built_with).runs_on(gpu.capability):
         return None
     return (
@@ -175,9 +175,9 @@ def without_code(gpu: Gpu, built_with: str) -> str | None:
     )
 
 
-def _without_compiler(gpu: Gpu) -> str | None:
+def _find_missing_compiler(gpu: Gpu) -> str | None:
     major, minor = gpu.capability
-    if nvrtc.served_by(f"sm_{major}{minor}") is not None:
+    if nvrtc.choose_architecture(f"sm_{major}{minor}") is not None:
         return None
     return (
         f"{gpu.name} has compute capability {major}.{minor} and NVRTC {nvrtc.version()} compiles "

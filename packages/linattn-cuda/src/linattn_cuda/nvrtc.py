@@ -49,7 +49,7 @@ class _Library(NamedTuple):
         return memory.raw
 
 
-def missing() -> str | None:
+def find_missing_library() -> str | None:
     """None if there is an NVRTC, or what to do, as a sentence."""
     if _library() is not None:
         return None
@@ -82,7 +82,7 @@ def architectures() -> tuple[str, ...]:
     return tuple(f"sm_{x}" for x in numbers)
 
 
-def served_by(architecture: str) -> str | None:
+def choose_architecture(architecture: str) -> str | None:
     """Of `architectures()`, the newest whose machine code a GPU of this architecture runs.
 
     None where there is none: it is of the same major version, and of no later minor one.
@@ -105,11 +105,11 @@ def compile_source(
         source: C++17.
         kernels: names of functions or of instances of templates.
         architecture: that of the GPU; where NVRTC does not know it, the code is for the one by
-            which it is `served_by`.
+            which it is `choose_architecture`.
         folders: where headers are looked for.
     """
     library, program = _require_library(), ctypes.c_void_p()
-    known = served_by(architecture) or architecture
+    known = choose_architecture(architecture) or architecture
     options = [*OPTIONS, f"--gpu-architecture={known}", *(f"-I{x}" for x in folders)]
     library.call(
         "nvrtcCreateProgram", ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None

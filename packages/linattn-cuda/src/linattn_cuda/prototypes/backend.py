@@ -11,9 +11,9 @@ from linattn_cuda import device
 from linattn_cuda.prototypes.ladder import (
     LADDER,
     Rung,
+    find_fault,
+    find_missing_cupy,
     refuses_everywhere,
-    unusable,
-    without_cupy,
 )
 
 _NO_STEP = 'its rungs walk whole sequences and have no decoding step; pass backend="auto".'
@@ -38,15 +38,17 @@ class CupyBackend:
         return f"CUDA kernels as a ladder ({', '.join(LADDER)}), only where asked for by name"
 
     def unusable(self) -> str | None:
-        return unusable()
+        return find_fault()
 
     def refuses(self, call: AttentionCall | StepCall) -> str | None:
         """Whatever the rungs leave to the backend "cuda", and machines where nothing runs."""
         if isinstance(call, StepCall):
             return _NO_STEP
         # In this order: a call on CPU tensors must not start CUDA.
-        reason = without_cupy() or refuses_everywhere(call) or device.not_on_a_gpu(call.device)
-        return reason or unusable() or self._refuses_rung(call)
+        reason = (
+            find_missing_cupy() or refuses_everywhere(call) or device.find_wrong_device(call.device)
+        )
+        return reason or find_fault() or self._refuses_rung(call)
 
     def _refuses_rung(self, call: AttentionCall) -> str | None:
         """The accuracy of the rung, and what it needs of the GPU."""

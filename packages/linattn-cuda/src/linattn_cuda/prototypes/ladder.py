@@ -23,7 +23,7 @@ from linattn_core.errors import quote
 from linattn_core.native import address_and_strides
 from linattn_core.pointwise import POINTWISE
 from linattn_cuda import _native, device, nvrtc
-from linattn_cuda.compiling import headers
+from linattn_cuda.compiling import find_headers
 from linattn_cuda.prototypes import plans
 from linattn_cuda.prototypes.plans import CHUNK, DTYPES, Launch, Problem, pad_width
 
@@ -106,7 +106,7 @@ class Rung:
         query, key, value = query.detach(), key.detach(), value.detach()
         call = AttentionCall(query, key, value, True, feature_map, eps=eps)
         call = check_attention(call, "cupy", enable_gqa=False)
-        reason = refuses_everywhere(call) or device.not_on_a_gpu(call.device) or unusable()
+        reason = refuses_everywhere(call) or device.find_wrong_device(call.device) or find_fault()
         if reason is not None:
             raise ValueError(f"rung {self.name!r} cannot run this call: {reason}")
         return self.run(call).out
@@ -187,16 +187,16 @@ def refuses_everywhere(call: AttentionCall) -> str | None:
 
 
 @functools.cache
-def without_cupy() -> str | None:
+def find_missing_cupy() -> str | None:
     """None if CuPy is installed, or what to do, as a sentence."""
     if find_spec("cupy") is None:
         return "CuPy is not installed; install linattn-cuda with its extra [cupy]."
     return None
 
 
-def unusable() -> str | None:
+def find_fault() -> str | None:
     """Why no rung can run in this process, as a sentence; None if CuPy and a GPU are at hand."""
-    return without_cupy() or device.unusable()
+    return find_missing_cupy() or device.find_fault()
 
 
 @functools.cache
@@ -204,7 +204,7 @@ def _compile(rung: Rung, dtype: str, dim: int, value_dim: int, arch: str) -> nvr
     """The rung's kernels for one dtype, pair of widths and architecture."""
     arguments = f"<linattn::Dtype::{dtype}, {dim}, {value_dim}>"
     names = {f"linattn::prototypes::{kernel}{arguments}": kernel for kernel in rung.kernels}
-    source, folders = rung.source.read_text("utf-8"), (headers(), KERNELS)
+    source, folders = rung.source.read_text("utf-8"), (find_headers(), KERNELS)
     try:
         image = nvrtc.compile_source(source, [*names], arch, folders)
     except RuntimeError as error:
@@ -256,27 +256,27 @@ _RUNGS = (
         "recurrent",
         "The paper's algorithm: one block a head, one position at a time, S in registers; feature "
         "map and normalizer fused.",
-        ("recurrent",), plans.recurrent, (7, 5), _ALL,
+        ("recurrent",), plans.plan_recurrent, (7, 5), _ALL,
     ),
     Rung(
         "chunked",
         "A chunk of positions a step: the masked product within it, S between chunks.",
-        ("chunked",), plans.chunked, (7, 5), _ALL,
+        ("chunked",), plans.plan_chunked, (7, 5), _ALL,
     ),
     Rung(
         "tensor_cores",
         "The chunk's products on tensor cores, in bfloat16 with float32 sums.",
-        ("tensor_cores",), plans.tensor_cores, (8, 0), _HALF,
+        ("tensor_cores",), plans.plan_tensor_cores, (8, 0), _HALF,
     ),
     Rung(
         "overlapped",
         "The next chunk is copied while this one is computed.",
-        ("overlapped",), plans.overlapped, (8, 0), _HALF,
+        ("overlapped",), plans.plan_overlapped, (8, 0), _HALF,
     ),
     Rung(
         "split",
         "The sequence in segments, for few heads and long sequences: sums, starts, outputs.",
-        ("segment_sums", "segment_starts", "segment_outputs"), plans.split, (8, 0), _HALF,
+        ("segment_sums", "segment_starts", "segment_outputs"), plans.plan_split, (8, 0), _HALF,
     ),
 )  # fmt: skip
 

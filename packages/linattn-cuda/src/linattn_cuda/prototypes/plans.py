@@ -93,14 +93,14 @@ class Launch(NamedTuple):
     shared: int
 
 
-def recurrent(problem: Problem) -> tuple[Launch, ...]:
+def plan_recurrent(problem: Problem) -> tuple[Launch, ...]:
     """A block a head, a thread a value."""
     dim, value_dim = problem.widths
     threads = -(-(value_dim + 1) // 32) * 32
     return (Launch("recurrent", (problem.blocks, 1), threads, 4 * (2 * dim + 1)),)
 
 
-def chunked(problem: Problem) -> tuple[Launch, ...]:
+def plan_chunked(problem: Problem) -> tuple[Launch, ...]:
     """Wide rows take shorter chunks."""
     dim, value_dim = problem.widths
     chunk = 16 if dim + value_dim > 128 else 32
@@ -108,18 +108,18 @@ def chunked(problem: Problem) -> tuple[Launch, ...]:
     return (Launch("chunked", (problem.blocks, 1), 256, 4 * numbers),)
 
 
-def tensor_cores(problem: Problem) -> tuple[Launch, ...]:
+def plan_tensor_cores(problem: Problem) -> tuple[Launch, ...]:
     """A block a head, whose state and chunk lie in shared memory."""
     return (Launch("tensor_cores", (problem.blocks, 1), _CHUNK_THREADS, problem.tile_bytes),)
 
 
-def overlapped(problem: Problem) -> tuple[Launch, ...]:
+def plan_overlapped(problem: Problem) -> tuple[Launch, ...]:
     """The same, beside the next chunk as it arrives."""
     shared = problem.tile_bytes + problem.raw_bytes
     return (Launch("overlapped", (problem.blocks, 1), _CHUNK_THREADS, shared),)
 
 
-def split(problem: Problem) -> tuple[Launch, ...]:
+def plan_split(problem: Problem) -> tuple[Launch, ...]:
     """A block a segment: sums of all but the last, states before each, outputs."""
     blocks, segments = problem.blocks, problem.segments
     shared = problem.tile_bytes + problem.raw_bytes
