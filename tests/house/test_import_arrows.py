@@ -35,8 +35,8 @@ def test_nothing_imports_an_application(repository: Path) -> None:
     packages = {file.parent.name for file in repository.glob("apps/*/*/__init__.py")}
     names = {"apps", "replication"} | scripts | packages
     graph = grimp.build_graph(
-        "linattn_core", "linattn_cpu", "linattn_cuda", "linattn_models", "linattn_lab",
-        "benchmarks", include_external_packages=True, cache_dir=None,
+        "linattn_core", "linattn_cpu", "linattn_cuda", "linattn_triton", "linattn_models",
+        "linattn_lab", "benchmarks", include_external_packages=True, cache_dir=None,
     )  # fmt: skip
 
     assert {"train"} < scripts and {"pixels", "speech"} < packages

@@ -10,8 +10,8 @@ import grimp
 import pytest
 
 PACKAGES = (
-    "linattn_core", "linattn_cpu", "linattn_cuda", "linattn_models", "linattn_lab", "benchmarks",
-    "replication",
+    "linattn_core", "linattn_cpu", "linattn_cuda", "linattn_triton", "linattn_models",
+    "linattn_lab", "benchmarks", "replication",
 )  # fmt: skip
 APPS = Path(__file__).parents[2] / "apps"
 APPLICATIONS = sorted(file.parent.name for file in APPS.glob("*/*/__init__.py"))
