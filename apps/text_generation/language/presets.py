@@ -18,7 +18,7 @@ from linattn_models.training import TrainingFlags, adamw_flags
 
 PresetName = Literal["smoke", "laptop", "large"]
 Attention = Literal["linear", "fixed-decay", "learned-decay", "hedgehog-decay", "window", "softmax"]
-RECOMMENDED: Attention = "learned-decay"
+RECOMMENDED: Attention = "window"
 """What `TransformerConfig.language` takes."""
 
 
