@@ -6,16 +6,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from linattn_models import AutoregressiveTransformer, TransformerConfig
+from linattn_models import AutoregressiveTransformer, Linear, TransformerConfig
 from tests.core.test_onnx import ANY, Session, assert_same, pytestmark  # noqa: F401
 
 
 class Tokens(nn.Module):
     """The model, by the name of its argument."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: TransformerConfig | None = None) -> None:
         super().__init__()
-        self.model = AutoregressiveTransformer(TransformerConfig(2, 2, 8, 16), 7, 1000)
+        self.model = AutoregressiveTransformer(config or TransformerConfig(2, 2, 8, 16), 7, 1000)
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.model(tokens)
@@ -27,3 +27,9 @@ def test_a_causal_model_from_a_short_example(example: int) -> None:
     session = Session(module, {"tokens": torch.zeros(2, example).long()}, tokens={0: ANY, 1: ANY})
     for length in (1, 63, 64, 65, 150, 1000):
         assert_same(session, module, {"tokens": torch.randint(7, (3, length))})
+
+
+def test_a_window_is_refused() -> None:
+    module = Tokens(TransformerConfig(1, 2, 8, 16, attention=Linear(window_size=5)))
+    with pytest.raises(Exception, match="window_size=5"):
+        Session(module, {"tokens": torch.zeros(2, 9).long()}, tokens={0: ANY, 1: ANY})

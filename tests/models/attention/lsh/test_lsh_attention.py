@@ -276,6 +276,18 @@ def test_forward_mode_is_refused() -> None:
         torch.func.jvp(lambda x: lsh_attention(x, value, chunk=4), (query,), (query,))
 
 
+def test_gradients_of_torch_func_are_refused() -> None:
+    query, value = problem(2, 1, 8, 4)
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        return lsh_attention(x[None], y[None], chunk=4).sum()
+
+    with pytest.raises(NotImplementedError, match=r"torch\.func"):
+        torch.func.grad(loss)(query[0], value[0])
+    with pytest.raises(NotImplementedError, match=r"torch\.func"):
+        torch.func.vmap(torch.func.grad(loss), randomness="different")(query, value)
+
+
 @pytest.mark.parametrize(
     ("arguments", "name"),
     [

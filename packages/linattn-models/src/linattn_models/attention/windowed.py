@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from linattn_core.decoder_spec import Affine
+from linattn_core.errors import expected
+from linattn_core.torch_private import find_observer
 from linattn_models import description
 from linattn_models.attention.base import Mixer, is_locked, is_writable
 from linattn_models.attention.config import Linear
@@ -119,6 +121,10 @@ class WindowedMixer(LinearHeads, Mixer):
         sums: Any,
         lengths: Tensor | None,
     ) -> tuple[Tensor, Any]:
+        if find_observer((query,)) == "onnx":
+            wanted, got = "attention without a window", f"window_size={self.window_size}"
+            advice = "its graph would fit one length only; use torch.export"
+            raise NotImplementedError(expected("torch.onnx.export", wanted, got, advice))
         root = self.head_dim**-0.25
         return attend_windows(
             query * root, key * root, value, mask, sums, lengths, window_size=self.window_size,

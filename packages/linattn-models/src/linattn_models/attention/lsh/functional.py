@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from linattn_core.errors import expected, quote
 from linattn_core.state import accumulation_dtype
+from linattn_core.torch_private import find_observer
 from linattn_models.attention.lsh.operators import lsh_attention_operator
 from linattn_models.validation import at_least, hash_buckets, lengths_within
 
 _FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+# What observes a call that cannot be differentiated.
+_TRANSFORMS: dict[str, str] = {
+    "forward mode": "a forward-mode derivative (a jvp)",
+    "func": "a derivative of torch.func",
+}
 
 
 def lsh_attention(
@@ -60,7 +65,8 @@ def lsh_attention(
 
     Raises:
         ValueError, TypeError: another shape, dtype or device, or a number out of range. A second
-            derivative raises RuntimeError, a forward-mode derivative NotImplementedError.
+            derivative raises RuntimeError; a forward-mode derivative and those of torch.func
+            raise NotImplementedError.
 
     A NaN or infinity spreads to its windows and the neighboring ones, also of other heads and
     sequences, because 0 times NaN is NaN. Padding may hold NaN: it is not read.
@@ -71,7 +77,7 @@ def lsh_attention(
     """
     chunk = at_least("chunk", chunk, 1)
     _check(query, value, chunk)
-    _refuse_tangents(query, value)
+    _refuse_transforms(query, value)
     if not isinstance(is_causal, bool):
         raise TypeError(expected("is_causal", "True or False", quote(is_causal)))
     if rotations is None:
@@ -139,12 +145,13 @@ def _check(query: Tensor, value: Tensor, chunk: int) -> None:
         raise ValueError(expected("chunk", f"at most the length {length}", chunk, advice))
 
 
-def _refuse_tangents(*tensors: Tensor) -> None:
-    """Refuses forward-mode differentiation, whose tangents the operator would drop silently."""
+def _refuse_transforms(*tensors: Tensor) -> None:
+    """Refuses what the operator has no rule for, and tangents, which it would drop silently."""
     if torch.compiler.is_compiling():
         return
-    if any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
-        got, advice = "a forward-mode derivative (a jvp)", "use torch.autograd.grad"
+    got = _TRANSFORMS.get(find_observer(tensors))
+    if got is not None:
+        advice = "use torch.autograd.grad"
         raise NotImplementedError(expected("lsh_attention", "reverse mode", got, advice))
 
 
