@@ -44,10 +44,9 @@ struct NormWeights {
 
 struct DecoderLayer {
     PackedMatrix qkv, out, expand, contract;
-    PackedMatrix gate;   // of DecoderShape::gated
-    const float* decay;  // (H_kv), the factor of each head's state before a position is added; null: 1
-    const float*
-        log_gamma;  // (H), of DecoderShape::window: what is added to the logarithm of linear attention's weight
+    PackedMatrix gate;       // of DecoderShape::gated
+    const float* decay;      // (H_kv), the factor of each head's state before a position is added; null: 1
+    const float* log_gamma;  // (H), with a window: added to the logarithm of linear attention's weight
     NormWeights norm1, norm2;
 };
 

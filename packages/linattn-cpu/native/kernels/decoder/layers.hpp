@@ -118,8 +118,8 @@ struct HeadMemory {
     }
 };
 
-// Where a query or key begins, which rotary positions turn.
-static const float* turned(const DecoderModel& model, const float* from, const float* rotation, float* to) {
+// A query or key after its rotation, which is written to `to`; without rotary positions, `from` itself.
+static const float* apply_rotation(const DecoderModel& model, const float* from, const float* rotation, float* to) {
     if (rotation_numbers(model) == 0) return from;
     rotate(from, rotation, model.head_dim, to);
     return to;
@@ -127,7 +127,7 @@ static const float* turned(const DecoderModel& model, const float* from, const f
 
 // A query or key of a head as attention reads it.
 static void prepare_vector(const DecoderModel& model, const float* from, const float* rotation, float* to) {
-    map_vector(model.map, turned(model, from, rotation, to), model.head_dim, to);
+    map_vector(model.map, apply_rotation(model, from, rotation, to), model.head_dim, to);
 }
 
 LINATTN_INLINE void scale(const float* from, std::int64_t count, float factor, float* to) {
@@ -159,11 +159,12 @@ static void attend_with_window(const Thread& thread, std::int64_t layer, const H
         std::memcpy(memory.value, ring.values + slot, D * sizeof(float));
     }
     const float *const keys = input.qkv + model.embed, *const values = keys + key_numbers(model);
-    std::memcpy(ring.keys + slot, turned(model, keys + head * D, input.rotation, memory.scaled), D * sizeof(float));
+    std::memcpy(ring.keys + slot, apply_rotation(model, keys + head * D, input.rotation, memory.scaled),
+                D * sizeof(float));
     std::memcpy(ring.values + slot, values + head * D, D * sizeof(float));
     for (std::int64_t q = head * group; q < (head + 1) * group; ++q) {
         float *const out = input.heads + q * D, far_weight = -__builtin_inff();
-        const float* const query = turned(model, input.qkv + q * D, input.rotation, memory.scaled);
+        const float* const query = apply_rotation(model, input.qkv + q * D, input.rotation, memory.scaled);
         if (is_full) {
             scale(query, D, root, memory.query);
             map_vector(model.map, memory.query, D, memory.query);
