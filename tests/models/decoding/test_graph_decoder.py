@@ -89,13 +89,13 @@ def test_a_step_reads_no_number_and_stays_on_its_device(
 ) -> None:
     """On meta tensors, where reading a number fails, and so does a tensor of another device."""
 
-    copied = torch_step._copied
+    copy = torch_step._copy
 
-    def moved(part: Any, dtype: torch.dtype) -> Any:
-        copy = copied(part, dtype)
-        return copy.to("meta") if isinstance(copy, Tensor) else copy
+    def copy_to_meta(part: Any, dtype: torch.dtype) -> Any:
+        result = copy(part, dtype)
+        return result.to("meta") if isinstance(result, Tensor) else result
 
-    monkeypatch.setattr(torch_step, "_copied", moved)
+    monkeypatch.setattr(torch_step, "_copy", copy_to_meta)
     step = torch_step.TorchStep(model_of(head).describe(), weights, "auto")
     shape = (2,) if head.channels == 1 else (2, 3)
     tokens = torch.zeros(shape, dtype=torch.int64, device="meta")

@@ -64,7 +64,7 @@ class TorchStep:
         if description.window_size:
             wanted, got = "no window", f"window_size={description.window_size}"
             raise CannotCompile(expected("a recorded step", wanted, got, "decode eagerly"))
-        self.model: DecoderDescription = _copied(description, _PRODUCTS[weights])
+        self.model: DecoderDescription = _copy(description, _PRODUCTS[weights])
         self.backend = backend
         self.device = description.device
 
@@ -96,7 +96,7 @@ class TorchStep:
             attend = partial(self._attend_next, states, self._rotation(position))
             if tokens is None:
                 return self._layers(inputs.clone(), attend)
-            x = _embedded(tokens, inputs)  # (B, E)
+            x = _embed(tokens, inputs)  # (B, E)
             if tokens.positions is not None:
                 x.add_(tokens.positions.index_select(0, position))
             return _product(self._layers(x, attend), tokens.output)
@@ -108,7 +108,7 @@ class TorchStep:
         tokens = self.model.tokens
         states: list[LinearAttentionState] = []
         with without_autocast(self.device.type):
-            x = inputs.clone() if tokens is None else _entered(tokens, inputs)  # (B, N, E)
+            x = inputs.clone() if tokens is None else _embed_prompts(tokens, inputs)  # (B, N, E)
             packing = None if lengths is None else Packing.of(lengths, x.shape[1])
             places = torch.arange(x.shape[1], device=self.device).expand(x.shape[:2])
             if packing is not None:
@@ -126,12 +126,12 @@ class TorchStep:
         for index, layer in enumerate(self.model.layers):
             attended = partial(attend, index)
             if self.model.norm_first:
-                x.add_(_mixed(_normed(x, layer.norm1), layer, attended))
-                x.add_(_fed_forward(_normed(x, layer.norm2), layer, activation))
+                x.add_(_mix(_normalize(x, layer.norm1), layer, attended))
+                x.add_(_feed_forward(_normalize(x, layer.norm2), layer, activation))
             else:
-                x = _normed(x.add_(_mixed(x, layer, attended)), layer.norm1)
-                x = _normed(x.add_(_fed_forward(x, layer, activation)), layer.norm2)
-        return _normed(x, self.model.norm)
+                x = _normalize(x.add_(_mix(x, layer, attended)), layer.norm1)
+                x = _normalize(x.add_(_feed_forward(x, layer, activation)), layer.norm2)
+        return _normalize(x, self.model.norm)
 
     def _rotation(self, positions: Tensor) -> Rotation | None:
         base = self.model.rotary_base
@@ -197,7 +197,7 @@ class TorchStep:
         }
 
 
-def _normed(x: Tensor, norm: Norm) -> Tensor:
+def _normalize(x: Tensor, norm: Norm) -> Tensor:
     if norm.centered:
         return F.layer_norm(x, norm.weight.shape, norm.weight, norm.bias, norm.eps)
     return F.rms_norm(x, norm.weight.shape, norm.weight, norm.eps)
@@ -208,18 +208,18 @@ def _product(x: Tensor, affine: Affine) -> Tensor:
     return x @ affine.weight if affine.bias is None else affine.bias.addmm(x, affine.weight)
 
 
-def _mixed(x: Tensor, layer: DecoderLayer, attend: Callable[[Tensor], Tensor]) -> Tensor:
+def _mix(x: Tensor, layer: DecoderLayer, attend: Callable[[Tensor], Tensor]) -> Tensor:
     return _product(attend(_product(x, layer.qkv)), layer.out)
 
 
-def _fed_forward(x: Tensor, layer: DecoderLayer, activation: Callable[[Tensor], Tensor]) -> Tensor:
+def _feed_forward(x: Tensor, layer: DecoderLayer, activation: Callable[[Tensor], Tensor]) -> Tensor:
     hidden = activation(_product(x, layer.gate or layer.expand))
     if layer.gate is not None:
         hidden = hidden * _product(x, layer.expand)
     return _product(hidden, layer.contract)
 
 
-def _embedded(coding: TokenCoding, tokens: Tensor) -> Tensor:
+def _embed(coding: TokenCoding, tokens: Tensor) -> Tensor:
     """The vectors (B, E) of tokens (B,) or (B, C), in new memory."""
     if len(coding.embeddings) == 1:
         return coding.embeddings[0].index_select(0, tokens)
@@ -229,16 +229,16 @@ def _embedded(coding: TokenCoding, tokens: Tensor) -> Tensor:
     return x
 
 
-def _entered(coding: TokenCoding, tokens: Tensor) -> Tensor:
+def _embed_prompts(coding: TokenCoding, tokens: Tensor) -> Tensor:
     """The inputs (B, N + 1, E) of the start vector and tokens (B, N) or (B, N, C)."""
     batch, length = tokens.shape[:2]
-    embedded = _embedded(coding, tokens.reshape(batch * length, *tokens.shape[2:]))
+    embedded = _embed(coding, tokens.reshape(batch * length, *tokens.shape[2:]))
     start = coding.start.expand(batch, 1, -1)
     x = torch.cat([start, embedded.view(batch, length, start.shape[2])], 1)  # (B, N + 1, E)
     return x if coding.positions is None else x.add_(coding.positions[: length + 1])
 
 
-def _copied(part: Any, dtype: torch.dtype) -> Any:
+def _copy(part: Any, dtype: torch.dtype) -> Any:
     """A part of a model with copied tensors: the layers' matrices and their biases in `dtype`.
 
     Norms, the coding of tokens and decays stay in float32.
@@ -247,9 +247,9 @@ def _copied(part: Any, dtype: torch.dtype) -> Any:
         # The copy keeps strides: BLAS reads a transposed matrix equally fast.
         return part.detach().to(dtype, copy=True)
     if isinstance(part, tuple):
-        return tuple(_copied(each, dtype) for each in part)
+        return tuple(_copy(each, dtype) for each in part)
     if not is_dataclass(part) or isinstance(part, type):
         return part
     dtype = torch.float32 if isinstance(part, (Norm, TokenCoding)) else dtype
-    copies = {field.name: _copied(getattr(part, field.name), dtype) for field in fields(part)}
+    copies = {field.name: _copy(getattr(part, field.name), dtype) for field in fields(part)}
     return replace(part, **copies)
