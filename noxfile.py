@@ -48,13 +48,13 @@ PACKAGES = (
     Package("linattn-triton", "linattn_triton"),
     Package("linattn-models", "linattn_models", "train", "linattn_models.training"),
     Package("linattn-lab", "linattn_lab", extra_module="linattn_lab.script"),
+    Package("linattn", "linattn"),
 )
 # Wheels of these serve every Python and every machine.
-PURE = tuple(
-    package
-    for package in PACKAGES
-    if package.name in ("linattn-core", "linattn-triton", "linattn-models", "linattn-lab")
-)
+NATIVE = ("linattn-cpu", "linattn-cuda")
+PURE = tuple(package for package in PACKAGES if package.name not in NATIVE)
+# linattn requires its parts in their versions, not as folders of this checkout.
+RELEASE = {"LINATTN_RELEASE": "1"}
 BUILD_BACKENDS = ("hatchling", "editables", "scikit-build-core", "pybind11", "cmake", "ninja")
 SANITIZERS = ("address,undefined", "thread")
 # Kernels that are wrong on purpose, by the sanitizer that has to see it; and its exit status then.
@@ -219,8 +219,9 @@ def build(session: nox.Session) -> None:
     for package in PACKAGES:
         # Without --wheel or --sdist, the wheel is built from the sdist: both are tried.
         session.run(
-            "python", "-m", "build", "--no-isolation", "--outdir", str(DIST), str(package.folder)
-        )
+            "python", "-m", "build", "--no-isolation", "--outdir", str(DIST), str(package.folder),
+            env=RELEASE,
+        )  # fmt: skip
     session.run("twine", "check", "--strict", *(str(path) for path in sorted(DIST.iterdir())))
     with tempfile.TemporaryDirectory() as folder:
         torch = environment(session, Path(session.bin, "python"), Path(folder, "torch"))
@@ -240,7 +241,8 @@ def wheels(session: nox.Session) -> None:
         build_wheel(session, Path(session.bin, "python"), package.folder, WHEELS)
     with tempfile.TemporaryDirectory() as folder:
         for python in interpreters().values():
-            test_wheel(session, python, native_wheel(session, python, Path(folder)))
+            native_wheel(session, python, Path(folder))
+            test_wheel(session, python)
 
 
 @nox.session
@@ -318,12 +320,12 @@ def build_wheel(
     session.run(
         str(python), "-m", "pip", "wheel", "--no-deps", "--no-build-isolation",
         "--wheel-dir", str(folder), *(f"-C{setting}" for setting in settings), str(source),
-        env=flags, external=True,
+        env=flags | RELEASE, external=True,
     )  # fmt: skip
 
 
-def native_wheel(session: nox.Session, python: Path, folder: Path) -> Path:
-    """Builds linattn-cpu for an interpreter; returns the wheel under the tag that it earns."""
+def native_wheel(session: nox.Session, python: Path, folder: Path) -> None:
+    """Builds linattn-cpu for an interpreter, into WHEELS under the tag that the wheel earns."""
     own = environment(session, python, Path(tempfile.mkdtemp(dir=folder)))
     pip = (str(own), "-m", "pip", "install", "-c", "constraints.txt")
     session.run(*pip, "scikit-build-core", "pybind11", external=True)
@@ -337,8 +339,6 @@ def native_wheel(session: nox.Session, python: Path, folder: Path) -> Path:
     # torch brings libgomp, and both must share its threads.
     repair = ("auditwheel", "repair", "--exclude", "libgomp.so.1", "--wheel-dir", str(WHEELS))
     session.run(*repair, str(wheel))
-    (repaired,) = WHEELS.glob(wheel.name.replace("-linux_", "-*manylinux_*_"))
-    return repaired
 
 
 def bound_to_a_machine(build: Path) -> list[str]:
@@ -366,17 +366,16 @@ def shared_functions(symbols: str) -> list[str]:
     return [line for line in merged if not re.search(r" linattn::\w+::| DW\.ref\.", line)]
 
 
-def test_wheel(session: nox.Session, python: Path, wheel: Path) -> None:
-    """Installs wheels into an empty environment that has no compiler, and tests them there."""
+def test_wheel(session: nox.Session, python: Path) -> None:
+    """Installs linattn from its wheels into an empty environment without a compiler; tests it."""
     with tempfile.TemporaryDirectory() as empty:
         own = environment(session, python, Path(empty))
         alone = {"PATH": str(own.parent)}
-        pure = (str(next(WHEELS.glob(f"{x}-*.whl"))) for x in ("linattn_core", "linattn_models"))
         session.run(
-            str(own), "-m", "pip", "install", "-c", "constraints.txt", *pure, str(wheel),
-            "pytest", "hypothesis", env=alone, external=True,
+            str(own), "-m", "pip", "install", "-c", "constraints.txt", "--find-links", str(WHEELS),
+            "--only-binary", ":all:", "linattn", "pytest", "hypothesis", env=alone, external=True,
         )  # fmt: skip
-        for module in ("linattn_core", "linattn_cpu", "linattn_models"):
+        for module in ("linattn_core", "linattn_cpu", "linattn_models", "linattn"):
             session.run(str(own), "-I", "-c", import_check(module), env=alone, external=True)
         session.run(
             str(own), "-m", "pytest", "--backend", "cpu", *WHEEL_TESTS, env=alone, external=True
@@ -402,6 +401,7 @@ def install_packages(session: nox.Session, *requirements: str, cuda: str | None 
         "LINATTN_CUDA": os.environ.get("LINATTN_CUDA", chosen),
         # Beside its pyproject.toml, so that one session's objects serve the next.
         "SKBUILD_BUILD_DIR": "build/{cache_tag}",
+        **RELEASE,
     }
     install(session, "--no-build-isolation", *editable, *requirements, env=env)
 

@@ -1,0 +1,37 @@
+"""What linattn requires: the packages beside it in a checkout, or their releases."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from hatchling.metadata.plugin.interface import MetadataHookInterface
+
+REQUIRED = ("linattn-core", "linattn-cpu", "linattn-models")
+EXTRAS = {
+    "cuda": ("linattn-cuda",),
+    "triton": ("linattn-triton",),
+    "train": ("linattn-models[train]",),
+    "transformers": ("linattn-models[transformers]",),
+}
+
+
+class Requirements(MetadataHookInterface):
+    """Writes the requirements; LINATTN_RELEASE=1 asks for those of a release in a checkout, too."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        version = metadata["version"]
+        metadata["dependencies"] = [self.require(name, version) for name in REQUIRED]
+        metadata["optional-dependencies"] = {
+            extra: [self.require(name, version) for name in names]
+            for extra, names in EXTRAS.items()
+        }
+
+    def require(self, requirement: str, version: str) -> str:
+        """Returns the requirement with the folder of its package, or with this version."""
+        name = requirement.partition("[")[0]
+        folder = Path(self.root).parent / name
+        if folder.is_dir() and not os.environ.get("LINATTN_RELEASE"):
+            return f"{requirement} @ {folder.as_uri()}"
+        return f"{requirement}=={version}"

@@ -1,0 +1,54 @@
+"""Linear attention under one name: what people use first of linattn-core and linattn-models.
+
+Everything else is in those packages: `linattn_core`, `linattn_models`, `linattn_models.training`,
+`linattn_models.huggingface`. Kernels of `linattn_cpu`, and of `linattn_cuda` or `linattn_triton`
+where they are installed, are chosen by themselves.
+"""
+
+from linattn_core import (
+    LinearAttentionState,
+    backends,
+    explain,
+    get_feature_map,
+    linear_attention,
+    linear_attention_step,
+    register_feature_map,
+    use_backend,
+)
+from linattn_models import (
+    AutoregressiveTransformer,
+    CharacterTokenizer,
+    Linear,
+    LinearAttention,
+    Softmax,
+    Transformer,
+    TransformerConfig,
+    compile_decoder,
+    load,
+    load_decoder,
+    save,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AutoregressiveTransformer",
+    "CharacterTokenizer",
+    "Linear",
+    "LinearAttention",
+    "LinearAttentionState",
+    "Softmax",
+    "Transformer",
+    "TransformerConfig",
+    "backends",
+    "compile_decoder",
+    "explain",
+    "get_feature_map",
+    "linear_attention",
+    "linear_attention_step",
+    "load",
+    "load_decoder",
+    "register_feature_map",
+    "save",
+    "use_backend",
+]

@@ -1,0 +1,59 @@
+"""What `pip install ./packages/linattn` installs, and what `pip install .` answers."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+from pathlib import Path
+
+import pytest
+from hatchling.metadata.core import ProjectMetadata
+from hatchling.plugin.manager import PluginManager
+from packaging.requirements import Requirement
+
+import linattn
+
+
+def read_requirements(folder: Path) -> list[Requirement]:
+    core = ProjectMetadata(str(folder), PluginManager()).core
+    extras = (line for lines in core.optional_dependencies.values() for line in lines)
+    return [Requirement(line) for line in (*core.dependencies, *extras)]
+
+
+def test_a_checkout_requires_its_own_folders(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LINATTN_RELEASE", raising=False)
+
+    for item in read_requirements(repository / "packages/linattn"):
+        assert item.url == (repository / "packages" / item.name).as_uri()
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_release_requires_versions(
+    alone: bool, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LINATTN_RELEASE", "" if alone else "1")
+    folder = repository / "packages/linattn"
+    if alone:
+        folder = shutil.copytree(folder, tmp_path / "linattn")
+
+    for item in read_requirements(folder):
+        assert item.url is None
+        assert str(item.specifier) == f"=={linattn.__version__}"
+
+
+def test_names_are_those_of_the_packages() -> None:
+    parts = [importlib.import_module(name) for name in ("linattn_core", "linattn_models")]
+
+    for name in linattn.__all__:
+        assert any(getattr(linattn, name) is getattr(part, name, None) for part in parts), name
+    assert linattn.__all__ == sorted(linattn.__all__)
+
+
+def test_the_root_names_the_packages(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(repository / "packages")
+    backend = importlib.import_module("which_package")
+
+    with pytest.raises(SystemExit, match="packages/linattn"):
+        backend.build_wheel("anywhere")
