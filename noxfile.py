@@ -50,9 +50,13 @@ PACKAGES = (
     Package("linattn-lab", "linattn_lab", extra_module="linattn_lab.script"),
     Package("linattn", "linattn"),
 )
-# Wheels of these serve every Python and every machine.
-NATIVE = ("linattn-cpu", "linattn-cuda")
-PURE = tuple(package for package in PACKAGES if package.name not in NATIVE)
+# Those with a compiled module, and what their builds are told for a release. nvcc must be at hand.
+COMPILED = {
+    "linattn-cpu": "cmake.define.CMAKE_EXPORT_COMPILE_COMMANDS=ON",
+    "linattn-cuda": "cmake.define.LINATTN_CUDA=ON",
+}
+# Wheels of the others serve every Python and every machine.
+PURE = tuple(package for package in PACKAGES if package.name not in COMPILED)
 # linattn requires its parts in their versions, not as folders of this checkout.
 RELEASE = {"LINATTN_RELEASE": "1"}
 BUILD_BACKENDS = ("hatchling", "editables", "scikit-build-core", "pybind11", "cmake", "ninja")
@@ -69,7 +73,7 @@ OLDEST_TORCH = "2.9"
 TEST_TOOLS = (
     "pytest", "pytest-xdist", "hypothesis", "import-linter", "grimp", "nox",
     "nvidia-cuda-cuobjdump", "nvidia-cuda-nvdisasm",  # read the machine code of the CUDA kernels
-    "cupy-cuda13x", "nvidia-cuda-nvrtc",  # compile the kernels
+    "cupy-cuda13x", "nvidia-cuda-nvrtc",  # compile the ladder of prototypes
     "onnxruntime", "onnxscript",  # run what torch.onnx.export makes
     "transformers", "peft",
     "triton",  # compiles kernels for any GPU, and interprets them
@@ -241,8 +245,9 @@ def wheels(session: nox.Session) -> None:
         build_wheel(session, Path(session.bin, "python"), package.folder, WHEELS)
     with tempfile.TemporaryDirectory() as folder:
         for python in interpreters().values():
-            native_wheel(session, python, Path(folder))
-            test_wheel(session, python)
+            for name in COMPILED:
+                compiled_wheel(session, python, name, Path(folder))
+            test_wheels(session, python)
 
 
 @nox.session
@@ -324,16 +329,16 @@ def build_wheel(
     )  # fmt: skip
 
 
-def native_wheel(session: nox.Session, python: Path, folder: Path) -> None:
-    """Builds linattn-cpu for an interpreter, into WHEELS under the tag that the wheel earns."""
+def compiled_wheel(session: nox.Session, python: Path, name: str, folder: Path) -> None:
+    """Builds a package for an interpreter, into WHEELS under the tag that the wheel earns."""
     own = environment(session, python, Path(tempfile.mkdtemp(dir=folder)))
     pip = (str(own), "-m", "pip", "install", "-c", "constraints.txt")
     session.run(*pip, "scikit-build-core", "pybind11", external=True)
     # One build folder for all: the kernels do not depend on Python.
-    build, raw = folder / "build", Path(tempfile.mkdtemp(dir=folder))
-    settings = (f"build-dir={build}", "cmake.define.CMAKE_EXPORT_COMPILE_COMMANDS=ON")
-    build_wheel(session, own, Path("packages/linattn-cpu"), raw, *settings)
-    if files := bound_to_a_machine(build):
+    build, raw = folder / name, Path(tempfile.mkdtemp(dir=folder))
+    settings = (f"build-dir={build}", COMPILED[name])
+    build_wheel(session, own, Path("packages", name), raw, *settings)
+    if name == "linattn-cpu" and (files := bound_to_a_machine(build)):
         session.error(f"only kernels may need more than any x86-64 or arm64 has, not {files}")
     (wheel,) = raw.glob("*.whl")
     # torch brings libgomp, and both must share its threads.
@@ -366,16 +371,17 @@ def shared_functions(symbols: str) -> list[str]:
     return [line for line in merged if not re.search(r" linattn::\w+::| DW\.ref\.", line)]
 
 
-def test_wheel(session: nox.Session, python: Path) -> None:
+def test_wheels(session: nox.Session, python: Path) -> None:
     """Installs linattn from its wheels into an empty environment without a compiler; tests it."""
     with tempfile.TemporaryDirectory() as empty:
         own = environment(session, python, Path(empty))
         alone = {"PATH": str(own.parent)}
         session.run(
             str(own), "-m", "pip", "install", "-c", "constraints.txt", "--find-links", str(WHEELS),
-            "--only-binary", ":all:", "linattn", "pytest", "hypothesis", env=alone, external=True,
+            "--only-binary", ":all:", "linattn", "linattn-cuda", "pytest", "hypothesis",
+            env=alone, external=True,
         )  # fmt: skip
-        for module in ("linattn_core", "linattn_cpu", "linattn_models", "linattn"):
+        for module in ("linattn_core", "linattn_cpu", "linattn_cuda", "linattn_models", "linattn"):
             session.run(str(own), "-I", "-c", import_check(module), env=alone, external=True)
         session.run(
             str(own), "-m", "pytest", "--backend", "cpu", *WHEEL_TESTS, env=alone, external=True

@@ -1,6 +1,4 @@
-// What a caller needs before a launch: the kernels, their shared memory, and how many segments are best.
-#include <vector>
-
+// What a caller needs before a launch: shared memory of a block, and how many segments are best.
 #include "product.h"
 
 namespace linattn {
@@ -44,29 +42,7 @@ Int most_slices(const Attention& call, bool derivatives) {
     return slices > reversed ? slices : reversed;
 }
 
-template <int parts>
-void add_products(std::vector<const char*>& names) {
-    const auto add = [&](auto shape) { names.push_back(product_name<decltype(shape)>()); };
-    for (const Int width : {32, 64, 128, 256}) {
-        with_shape<parts>(width, add);
-        with_pair<parts>(width, add);
-    }
-}
-
-std::vector<const char*> all_names() {
-    std::vector<const char*> names = {"scan", "step_heads"};
-    add_products<1>(names);
-    add_products<2>(names);
-    add_products<3>(names);
-    return names;
-}
-
 }  // namespace
-
-const char* kernel_name(int index) {
-    static const std::vector<const char*> names = all_names();
-    return index >= 0 && index < static_cast<int>(names.size()) ? names[index] : nullptr;
-}
 
 int shared_bytes(int dim, int value_dim, Dtype query_dtype, Dtype value_dtype, Precision precision) {
     switch (parts_of(query_dtype, value_dtype, precision)) {

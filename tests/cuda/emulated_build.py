@@ -1,7 +1,4 @@
-"""Builds the kernels' own source for the CPU: `_emulated`, the ladder, and a stand-in driver.
-
-Also the module that a machine without nvcc builds, which launches kernels by the driver.
-"""
+"""Builds the kernels' own source for the CPU: `_emulated`, and the ladder."""
 
 from __future__ import annotations
 
@@ -28,37 +25,28 @@ PATH = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH",
 @functools.cache
 def emulated_module() -> ModuleType:
     """The module, built if its sources have changed; skips the test where nothing can build it."""
-    return _module("_emulated", _built("emulated", "LINATTN_EMULATED=ON", "_emulated"))
-
-
-@functools.cache
-def driver_module() -> ModuleType:
-    """The module without kernels, which launches them by the stand-in for the CUDA driver."""
-    module = _module("_native", _built("driver", "LINATTN_CUDA=NVRTC", "_native"))
-    folder = _built("emulated", "LINATTN_EMULATED=ON", "emulated_driver")
-    module.use_library(str(folder / "kernels" / "libemulated_driver.so"))
-    return module
+    return _module("_emulated", _built("_emulated"))
 
 
 @functools.cache
 def ladder_library() -> ctypes.CDLL:
     """The kernels of linattn_cuda.prototypes, behind the functions of prototypes/harness.cpp."""
-    folder = _built("emulated", "LINATTN_EMULATED=ON", "emulated_ladder")
+    folder = _built("emulated_ladder")
     library = ctypes.CDLL(str(folder / "libemulated_ladder.so"))
     library.prototype_message.restype = ctypes.c_char_p
     return library
 
 
-def _built(name: str, option: str, target: str) -> Path:
+def _built(target: str) -> Path:
     """The folder in which a target was built."""
     programs = [program("cmake"), program("ninja"), find_compiler()]
     # A folder for each set of tools: CMake keeps their paths, and ninja builds what has changed.
     tools = "\n".join([sys.executable, *programs])
-    folder = ROOT / "build" / f"{name}-{hashlib.sha256(tools.encode()).hexdigest()[:12]}"
+    folder = ROOT / "build" / f"emulated-{hashlib.sha256(tools.encode()).hexdigest()[:12]}"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:  # tests run side by side, and one builds for all
         fcntl.flock(lock, fcntl.LOCK_EX)
-        _build(folder, option, target, *programs)
+        _build(folder, target, *programs)
     return folder
 
 
@@ -85,11 +73,11 @@ def find_compiler() -> str:
     pytest.skip("a C++ compiler is needed to build the emulation")
 
 
-def _build(folder: Path, option: str, target: str, cmake: str, ninja: str, compiler: str) -> None:
+def _build(folder: Path, target: str, cmake: str, ninja: str, compiler: str) -> None:
     pybind11 = pytest.importorskip("pybind11", reason="pybind11 is needed to build the emulation")
     _run(
         cmake, "-G", "Ninja", "-S", str(SOURCE), "-B", str(folder),
-        "-D", option, "-D", f"CMAKE_MAKE_PROGRAM={ninja}",
+        "-D", "LINATTN_EMULATED=ON", "-D", f"CMAKE_MAKE_PROGRAM={ninja}",
         "-D", f"CMAKE_CXX_COMPILER={compiler}", "-D", f"Python_EXECUTABLE={sys.executable}",
         "-D", f"pybind11_DIR={pybind11.get_cmake_dir()}",
     )  # fmt: skip

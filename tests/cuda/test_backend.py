@@ -17,7 +17,7 @@ from linattn_core import (
 )
 from linattn_core.calls import AttentionCall, StepCall
 from linattn_core.registry import installed_backends
-from linattn_cuda import backend, compiling, device, nvrtc
+from linattn_cuda import backend, device
 from linattn_cuda.backend import CudaBackend
 from linattn_cuda.device import Gpu
 from tests.cuda.emulated import H100, EmulatedBackend
@@ -57,25 +57,23 @@ def test_without_a_gpu_it_says_why_and_others_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("built_with", "platform", "torch_built", "says"),
+    ("built_with", "hip", "torch_built", "says"),
     [
-        ("", "linux", True, "LINATTN_CUDA=NVRTC"),
-        ("", "win32", True, "on Windows need nvcc"),
-        ("NVRTC", "linux", True, "libnvrtc"),
-        ("nvcc", "linux", False, "without CUDA"),
-        ("nvcc", "linux", True, "no GPU"),
+        ("", None, True, "install linattn-triton"),
+        ("nvcc", "6.4", True, "install linattn-triton"),
+        ("nvcc", None, False, "without CUDA"),
+        ("nvcc", None, True, "no GPU"),
     ],
 )
 def test_what_is_missing_is_said(
     built_with: str,
-    platform: str,
+    hip: str | None,
     torch_built: bool,
     says: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(device, "_native", SimpleNamespace(built_with=built_with))
-    monkeypatch.setattr(nvrtc, "_library", lambda: None)
-    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(torch.version, "hip", hip)
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: torch_built)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(device, "find_build_fault", device.find_build_fault.__wrapped__)
@@ -199,61 +197,16 @@ def test_gpus_that_nothing_was_built_for_are_refused(
     assert (reason is None) == runs
 
 
-def test_gpus_that_nvrtc_does_not_know_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvrtc, "version", lambda: "12.4")
-    monkeypatch.setattr(nvrtc, "architectures", lambda: ("sm_80", "sm_90"))
-
-    assert device.find_missing_code(H100, device.NVRTC) is None
-    newer = H100._replace(capability=(12, 0))
-    assert "NVRTC 12.4" in str(device.find_missing_code(newer, device.NVRTC))
-
-
-@pytest.mark.parametrize(
-    ("driver", "version", "named"),
-    [(12_040, "13.0", "CUDA 12.4"), (12_040, "12.8", "None"), (13_000, "12.8", "None")],
-)
-def test_a_driver_that_is_older_than_nvrtc_is_named(
-    driver: int, version: str, named: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Machine code runs on drivers of the same major version and of newer ones."""
-    module = SimpleNamespace(
-        built_with="NVRTC", device_attributes=lambda index: None, driver_version=lambda: driver
-    )
-    monkeypatch.setattr(device, "_native", module)
-    monkeypatch.setattr(device, "find_build_fault", lambda: None)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(nvrtc, "version", lambda: version)
-
-    assert named in str(device.find_fault.__wrapped__())
-
-
-@pytest.mark.parametrize("built_with", ["NVRTC", "nvcc 13.0 for sm 90"])
-def test_a_driver_that_does_not_answer(built_with: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(index: int) -> None:
         raise RuntimeError("the CUDA driver did not start.")
 
-    module = SimpleNamespace(built_with=built_with, device_attributes=failing)
+    module = SimpleNamespace(built_with="nvcc 13.0 for sm 90", device_attributes=failing)
     monkeypatch.setattr(device, "_native", module)
     monkeypatch.setattr(device, "find_build_fault", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
 
     assert str(device.find_fault.__wrapped__()).startswith("the CUDA driver did not start.")
-
-
-def test_it_says_which_compiler_its_kernels_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[object] = []
-    module = SimpleNamespace(built_with="NVRTC", set_compiler=given.append)
-    monkeypatch.setattr(backend, "_native", module)
-    monkeypatch.setenv("LINATTN_CACHE", "/kernels")
-    monkeypatch.setattr(nvrtc, "find_missing_library", lambda: None)
-    monkeypatch.setattr(nvrtc, "version", lambda: "13.0")
-
-    told = CudaBackend().description
-    assert "NVRTC 13.0" in told and "/kernels" in told
-    assert given == [compiling.load_or_compile]
-    module.built_with = "nvcc 13.0.88 for sm 90"
-    assert module.built_with in CudaBackend().description
-    assert len(given) == 1
 
 
 @pytest.mark.parametrize(

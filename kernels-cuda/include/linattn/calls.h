@@ -94,9 +94,6 @@ struct Status {
     const char* kernel;
 };
 
-// The kernels by number, each by its name as code in namespace linattn would write it; null past the last.
-const char* kernel_name(int index);
-
 // Bytes of scratch that a call needs. It reads `segments`, and of the pointers only which are null.
 Int workspace_bytes(const AttentionForward& call);
 Int workspace_bytes(const AttentionBackward& call);

@@ -2,9 +2,7 @@
 
 #include <stdexcept>
 
-#if defined(LINATTN_DRIVER)
-#include "driver/api.hpp"
-#elif !defined(LINATTN_EMULATED)
+#ifndef LINATTN_EMULATED
 #include <cuda_runtime_api.h>
 #endif
 
@@ -14,8 +12,6 @@ namespace {
 
 #if defined(LINATTN_EMULATED)
 std::string described(int error) { return "error " + std::to_string(error) + " of the emulation"; }
-#elif defined(LINATTN_DRIVER)
-using driver::described;
 #else
 std::string described(int error) {
     const auto code = static_cast<cudaError_t>(error);

@@ -14,14 +14,12 @@ from linattn_core.calls import AttentionCall
 from linattn_core.pointwise import apply
 from linattn_cuda import _native
 from linattn_cuda.prototypes import LADDER, Rung
-from linattn_cuda.prototypes.ladder import Arguments, find_fault
-from linattn_cuda.prototypes.plans import Problem
+from linattn_cuda.prototypes.ladder import DTYPES, Arguments, Problem, find_fault
 from tests.contract.budgets import budget, error
 from tests.cuda.emulated_build import ladder_library
 from tests.cuda.layouts import LAYOUTS
 
 EPS = 1e-6
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 # B, H, N, D, M; what harness.cpp is compiled for.
 SMALL = (2, 3, 37, 11, 7)
@@ -32,16 +30,16 @@ SHAPES = {
 }
 
 
-def launch(rung: Rung, problem: Problem, arguments: Arguments, device: torch.device) -> None:
+def launch(rung: Rung, problem: Problem, arguments: Arguments, like: Tensor) -> None:
     """Runs the rung's kernels on CPU tensors, in place of a GPU."""
     library = ladder_library()
-    dtype = int(_native.Dtype.__members__[problem.dtype])
+    dtype = int(_native.Dtype.__members__[DTYPES[like.dtype]])
     for kernel, (x, y), threads, shared in rung.plan(problem):
         error = library.run_prototype(
-            kernel.encode(), dtype, *problem.widths, ctypes.c_longlong(x), y, threads, shared,
-            ctypes.byref(arguments),
+            kernel.encode(), dtype, problem.dim, problem.value_dim, ctypes.c_longlong(x), y,
+            threads, shared, ctypes.byref(arguments),
         )  # fmt: skip
-        assert error != -1, f"harness.cpp compiles no {kernel} for {problem.dtype, problem.widths}"
+        assert error != -1, f"harness.cpp compiles no {kernel} for {like.dtype, problem}"
         assert error != -2, library.prototype_message().decode()
         assert error == 0, f"CUDA error {error} of {kernel}"
 
@@ -87,7 +85,7 @@ def run(
     rung: Rung, tensors: list[Tensor], feature_map: str = "elu", multiprocessors: int = 1
 ) -> Tensor:
     call = AttentionCall(*tensors, True, feature_map, eps=EPS)
-    out, normalizer, state = rung.run(call, launch, multiprocessors)
+    out, normalizer, state = rung.launch(call, launch, multiprocessors)
     assert state is None
     assert_exact(rung, tensors, out, normalizer, feature_map)
     return out
@@ -142,7 +140,7 @@ def test_the_future_does_not_touch_the_past(rung: Rung) -> None:
 def test_empty_heads_and_empty_sequences(rung: Rung) -> None:
     for shape in ((1, 2, 5, 0, 16), (1, 2, 5, 16, 0), (1, 2, 0, 16, 16), (0, 2, 5, 16, 16)):
         call = AttentionCall(*draw(shape, torch.float32), True, eps=EPS)
-        out, normalizer, _ = rung.run(call, launch, 1)
+        out, normalizer, _ = rung.launch(call, launch, 1)
         assert out.shape == (*shape[:3], shape[4]) and not out.any()
         assert normalizer.shape == shape[:3]
 

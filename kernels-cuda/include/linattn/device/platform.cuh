@@ -1,13 +1,10 @@
 // The few things that only a GPU has, by names of our own: indices, barriers, asynchronous copies, tensor cores. Every
 // kernel is written against these alone. Compiled with LINATTN_EMULATED, the same names run on a CPU, so that the very
-// source of the kernels is tested where there is no GPU. With LINATTN_DRIVER only what surrounds the kernels is
-// compiled.
+// source of the kernels is tested where there is no GPU.
 #pragma once
 
-#if defined(LINATTN_EMULATED)
+#ifdef LINATTN_EMULATED
 #include "emulation/platform.hpp"
-#elif defined(LINATTN_DRIVER)
-#include "driver/platform.hpp"
 #else
 
 #define LINATTN_DEVICE __device__ __forceinline__

@@ -1,14 +1,11 @@
 // Starting a kernel, on a GPU or in the emulation: LINATTN_LAUNCH(name, kernel, grid_x, grid_y, threads, shared bytes,
-// stream, arguments...) is a Status that names the kernel and the CUDA error, if any. The name is the kernel's own, as
-// code in namespace linattn would write it: a compiler may be asked for it.
+// stream, arguments...) is a Status that names the kernel and the CUDA error, if any. The name is the kernel's own.
 #pragma once
 
 #include "linattn/calls.h"
 
-#if defined(LINATTN_EMULATED)
+#ifdef LINATTN_EMULATED
 #include "emulation/launch.hpp"
-#elif defined(LINATTN_DRIVER)
-#include "driver/launch.hpp"
 #else
 #include <cuda_runtime.h>
 
@@ -65,16 +62,9 @@ Status launch(const char* name, void (*kernel)(Parameters...), Int grid_x, int g
 }  // namespace linattn
 #endif
 
-// Kernels that this compiler does not compile have types and no addresses.
-#ifdef LINATTN_DRIVER
-#define LINATTN_KERNEL_TO_LAUNCH(kernel) static_cast<decltype(&kernel)>(nullptr)
-#else
-#define LINATTN_KERNEL_TO_LAUNCH(kernel) kernel
-#endif
-
 #define LINATTN_LAUNCH(name, kernel, grid_x, grid_y, threads, shared, stream, ...) \
-    ::linattn::launch(name, LINATTN_KERNEL_TO_LAUNCH(kernel), grid_x, grid_y, threads, shared, stream, __VA_ARGS__)
+    ::linattn::launch(name, kernel, grid_x, grid_y, threads, shared, stream, __VA_ARGS__)
 
 // How many blocks of a kernel a multiprocessor runs side by side: a Status, and the number in `blocks`.
 #define LINATTN_RESIDENT(name, kernel, threads, shared, blocks) \
-    ::linattn::resident(name, LINATTN_KERNEL_TO_LAUNCH(kernel), threads, shared, blocks)
+    ::linattn::resident(name, kernel, threads, shared, blocks)

@@ -12,8 +12,5 @@ __all__ = ["built_with"]
 
 
 def built_with() -> str:
-    """The compiler and the architectures of the kernels; empty if built without them.
-
-    "NVRTC" where they are compiled when they are first called.
-    """
+    """The compiler and the architectures of the kernels; empty if built without them."""
     return _native.built_with

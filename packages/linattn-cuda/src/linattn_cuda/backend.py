@@ -7,9 +7,8 @@ from contextlib import contextmanager
 
 import torch
 
-from linattn_cuda import _native, compiling, nvrtc
+from linattn_cuda import _native
 from linattn_cuda.device import (
-    NVRTC,
     Gpu,
     find_build_fault,
     find_fault,
@@ -27,16 +26,9 @@ class CudaBackend(KernelBackend):
     name = "cuda"
     speed = 20
 
-    def __init__(self) -> None:
-        if _native.built_with == NVRTC:
-            _native.set_compiler(compiling.load_or_compile)
-
     @property
     def description(self) -> str:
-        """What the kernels were built with, or are when they are first called."""
-        if _native.built_with == NVRTC and nvrtc.find_missing_library() is None:
-            where = f"by NVRTC {nvrtc.version()} when they are first called"
-            return f"CUDA kernels compiled {where}, into {compiling.cache_folder()}"
+        """What the kernels were built with."""
         return f"CUDA kernels by {_native.built_with}" if _native.built_with else "no CUDA kernels"
 
     def unusable(self) -> str | None:

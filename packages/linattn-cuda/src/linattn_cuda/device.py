@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import functools
 import re
-import sys
 from typing import NamedTuple
 
 import torch
 
-from linattn_cuda import _native, nvrtc
+from linattn_cuda import _native
 
-# What a module holds whose kernels are compiled when they are first called.
-NVRTC = "NVRTC"
 # The first whose tensor cores the kernels know, and the first that CUDA 13 compiles for.
 OLDEST_CAPABILITY = (7, 5)
 
@@ -39,28 +36,19 @@ def find_build_fault() -> str | None:
 
     A process that has started CUDA cannot be forked, so calls on CPU tensors ask for no more.
     """
+    if torch.version.hip is not None:
+        return f"torch {torch.__version__} is built for AMD GPUs; install linattn-triton for them."
     if not _native.built_with:
-        return _describe_missing_kernels()
-    if _native.built_with == NVRTC and (reason := nvrtc.find_missing_library()):
-        return reason
+        return (
+            "linattn-cuda was built without its CUDA kernels; install linattn-triton, which needs "
+            "no compiler, or build it again with LINATTN_CUDA=ON where there is an nvcc."
+        )
     if not torch.backends.cuda.is_built():
         return (
             f"torch {torch.__version__} was built without CUDA and has no tensors on a GPU; "
             "install a torch that is built for CUDA."
         )
     return None
-
-
-def _describe_missing_kernels() -> str:
-    if sys.platform == "win32":  # driver/api.cpp opens the driver by dlopen
-        return (
-            "linattn-cuda was built without its CUDA kernels, which on Windows need nvcc; install "
-            "the CUDA toolkit (12.8 or later) and build it again with LINATTN_CUDA=ON."
-        )
-    return (
-        "linattn-cuda was built without its CUDA kernels, as LINATTN_CUDA was OFF; build it "
-        "again with LINATTN_CUDA=NVRTC, or with LINATTN_CUDA=ON where there is an nvcc."
-    )
 
 
 @functools.cache
@@ -71,30 +59,12 @@ def find_fault() -> str | None:
         return reason
     if not torch.cuda.is_available():
         return "torch finds no GPU, or no driver for it; see whether `nvidia-smi` lists one."
-    by_nvrtc = _native.built_with == NVRTC
     try:
         _native.device_attributes(0)
     except RuntimeError as error:
-        if by_nvrtc:
-            return str(error)
         # A driver that is new enough for torch and not for the kernels.
         return f"{error} The kernels need a newer driver than torch does; update it."
-    return _find_old_driver() if by_nvrtc else None
-
-
-def _find_old_driver() -> str | None:
-    """Why the driver loads no machine code of this NVRTC; None if it does.
-
-    It loads that of all minor versions of its own major version of CUDA, and of older ones.
-    """
-    major, minor = divmod(_native.driver_version() // 10, 100)
-    if int(nvrtc.version().partition(".")[0]) <= major:
-        return None
-    return (
-        f"its CUDA kernels are compiled by NVRTC {nvrtc.version()} and the driver, which is of "
-        f"CUDA {major}.{minor}, cannot load them; update the driver, or run `python -m pip install "
-        f"{nvrtc.package(major)}`."
-    )
+    return None
 
 
 def find_wrong_device(device: torch.device) -> str | None:
@@ -164,22 +134,11 @@ def _runs_machine_code(architecture: str, capability: tuple[int, int]) -> bool:
 
 @functools.cache
 def find_missing_code(gpu: Gpu, built_with: str) -> str | None:
-    """Why there is no code that the GPU can run; None if there is, or NVRTC can make it."""
-    if built_with == NVRTC:
-        return _find_missing_compiler(gpu)
+    """Why there is no code that the GPU can run; None if there is."""
     if Code.read(built_with).runs_on(gpu.capability):
         return None
     return (
         f"{gpu.name} has compute capability {gpu.capability[0]}.{gpu.capability[1]} and the "
-        f"kernels were built by {built_with}; build linattn-cuda with CUDAARCHS=native there."
-    )
-
-
-def _find_missing_compiler(gpu: Gpu) -> str | None:
-    major, minor = gpu.capability
-    if nvrtc.choose_architecture(f"sm_{major}{minor}") is not None:
-        return None
-    return (
-        f"{gpu.name} has compute capability {major}.{minor} and NVRTC {nvrtc.version()} compiles "
-        f"for {', '.join(nvrtc.architectures())}; install another nvidia-cuda-nvrtc."
+        f"kernels were built by {built_with}; build linattn-cuda with CUDAARCHS=native there, or "
+        "install linattn-triton."
     )

@@ -7,7 +7,7 @@
     out = LADDER["chunked"].attention(query, key, value)  # CUDA tensors (B, H, N, D)
 
 Each rung is one file under `kernels/`, to be read in this order, over the same device headers as
-the kernels of the backend "cuda", and compiled by NVRTC when it is first called. All
+the kernels of the backend "cuda", and compiled by CuPy when it is first called. All
 are forward, causal and normalized. `linear_attention(..., backend="cupy")` runs the last one.
 """
 

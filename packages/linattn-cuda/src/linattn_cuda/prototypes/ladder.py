@@ -1,6 +1,6 @@
-"""The rungs, from the lowest: each one's idea, its source, and how its kernels are launched.
+"""The rungs, from the lowest: each one's idea, its kernels, and how they are launched.
 
-CuPy loads what NVRTC compiled, and launches it on torch's stream.
+CuPy compiles a rung's file when it is first called. Its kernels run on torch's stream.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,16 +22,20 @@ from linattn_core.checks import check_attention
 from linattn_core.errors import quote
 from linattn_core.native import address_and_strides
 from linattn_core.pointwise import POINTWISE
-from linattn_cuda import _native, device, nvrtc
-from linattn_cuda.compiling import find_headers
-from linattn_cuda.prototypes import plans
-from linattn_cuda.prototypes.plans import CHUNK, DTYPES, Launch, Problem, pad_width
+from linattn_cuda import _native, device
 
 KERNELS = Path(__file__).parent / "kernels"
+# The device headers were installed beside the compiled module.
+FOLDERS = (Path(_native.__file__).parent / "include", KERNELS)
+#: Names of the dtypes as the headers spell them; a kernel is compiled for one.
+DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 WIDEST = 128  # features and values of a head
-# A block gets so much shared memory without asking.
-_UNASKED = 48 << 10
-_ELSEWHERE = 'pass backend="auto"'
+CHUNK = 64  # positions that the rungs on tensor cores take at a time
+_CHUNK_THREADS = 128
+# A shorter segment is not worth it: its sums are read and written as well.
+_SHORTEST_SEGMENT = 512
+_BLOCKS_PER_MULTIPROCESSOR = 4
+ELSEWHERE = 'pass backend="auto"'
 
 
 class Tensor4(ctypes.Structure):
@@ -44,7 +48,7 @@ class Tensor4(ctypes.Structure):
 
 
 class Arguments(ctypes.Structure):
-    """`linattn::prototypes::Call`, which every kernel of the ladder is handed by value."""
+    """`linattn::prototypes::Call`, which every kernel of the ladder takes by value."""
 
     _fields_ = [
         ("query", Tensor4), ("key", Tensor4), ("value", Tensor4), ("out", Tensor4),
@@ -53,6 +57,99 @@ class Arguments(ctypes.Structure):
         ("segment", ctypes.c_longlong), ("dim", ctypes.c_int), ("value_dim", ctypes.c_int),
         ("map", ctypes.c_int), ("eps", ctypes.c_float),
     ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The sizes of a call: heads of all sequences, N, D and M in whole tiles of 16, positions that
+    one block walks where the sequence is split, and bytes of a number.
+    """
+
+    blocks: int
+    length: int
+    dim: int
+    value_dim: int
+    segment: int
+    itemsize: int
+
+    @classmethod
+    def of(cls, call: AttentionCall, multiprocessors: int) -> Problem:
+        """With as many segments in whole chunks as keep a GPU busy, and no more."""
+        batch, heads, length, dim = call.query.shape
+        wanted = _BLOCKS_PER_MULTIPROCESSOR * multiprocessors // max(1, batch * heads)
+        segments = max(1, min(wanted, length // _SHORTEST_SEGMENT))
+        segment = max(1, -(-length // (segments * CHUNK))) * CHUNK
+        widths = pad_width(dim), pad_width(call.value_dim)
+        return cls(batch * heads, length, *widths, segment, call.value_dtype.itemsize)
+
+    @property
+    def segments(self) -> int:
+        """Pieces of a sequence."""
+        return -(-self.length // self.segment)
+
+    @property
+    def state_numbers(self) -> int:
+        """Numbers of a segment's sums."""
+        return self.dim * (self.value_dim + 8)
+
+    @property
+    def tile_bytes(self) -> int:
+        """A chunk in bfloat16, and the state as the tensor cores read it."""
+        return 2 * (2 * CHUNK * (self.dim + 8) + (CHUNK + self.dim) * (self.value_dim + 8))
+
+    @property
+    def raw_bytes(self) -> int:
+        """A chunk as it lies in global memory."""
+        return CHUNK * (2 * self.dim + self.value_dim) * self.itemsize
+
+
+def pad_width(dim: int) -> int:
+    """The width in whole tiles of 16, one at least."""
+    return max(16, -(-dim // 16) * 16)
+
+
+class Launch(NamedTuple):
+    """One launch of a kernel: blocks along x and y, threads of a block, its shared memory."""
+
+    kernel: str
+    grid: tuple[int, int]
+    threads: int
+    shared: int
+
+
+def _plan_recurrent(problem: Problem) -> list[Launch]:
+    """A block a head, a thread a value."""
+    threads = -(-(problem.value_dim + 1) // 32) * 32
+    return [Launch("recurrent", (problem.blocks, 1), threads, 4 * (2 * problem.dim + 1))]
+
+
+def _plan_chunked(problem: Problem) -> list[Launch]:
+    """Wide rows take shorter chunks."""
+    dim, value_dim = problem.dim, problem.value_dim
+    chunk = 16 if dim + value_dim > 128 else 32
+    numbers = chunk * (2 * (dim + 1) + value_dim + 1 + chunk) + dim * (value_dim + 1)
+    return [Launch("chunked", (problem.blocks, 1), 256, 4 * numbers)]
+
+
+def _plan_tensor_cores(problem: Problem) -> list[Launch]:
+    """A block a head, whose state and chunk lie in shared memory."""
+    return [Launch("tensor_cores", (problem.blocks, 1), _CHUNK_THREADS, problem.tile_bytes)]
+
+
+def _plan_overlapped(problem: Problem) -> list[Launch]:
+    """The same, beside the next chunk as it arrives."""
+    shared = problem.tile_bytes + problem.raw_bytes
+    return [Launch("overlapped", (problem.blocks, 1), _CHUNK_THREADS, shared)]
+
+
+def _plan_split(problem: Problem) -> list[Launch]:
+    """A block a segment: sums of all but the last, states before each, outputs."""
+    blocks, segments = problem.blocks, problem.segments
+    shared = problem.tile_bytes + problem.raw_bytes
+    sums = Launch("segment_sums", (blocks, segments - 1), _CHUNK_THREADS, shared)
+    starts = Launch("segment_starts", (blocks, -(-problem.state_numbers // 256)), 256, 0)
+    outputs = Launch("segment_outputs", (blocks, segments), _CHUNK_THREADS, shared)
+    return [sums, starts, outputs] if segments > 1 else [starts, outputs]
 
 
 @dataclass(frozen=True)
@@ -71,7 +168,7 @@ class Rung:
     name: str
     idea: str
     kernels: tuple[str, ...]
-    plan: Callable[[Problem], tuple[Launch, ...]]
+    plan: Callable[[Problem], list[Launch]]
     capability: tuple[int, int]
     keeps: tuple[torch.dtype, ...]
 
@@ -106,179 +203,139 @@ class Rung:
         query, key, value = query.detach(), key.detach(), value.detach()
         call = AttentionCall(query, key, value, True, feature_map, eps=eps)
         call = check_attention(call, "cupy", enable_gqa=False)
-        reason = refuses_everywhere(call) or device.find_wrong_device(call.device) or find_fault()
+        reason = find_refusal(call) or device.find_wrong_device(call.device) or find_fault()
         if reason is not None:
             raise ValueError(f"rung {self.name!r} cannot run this call: {reason}")
         return self.run(call).out
 
-    def run(
-        self,
-        call: AttentionCall,
-        launcher: Launcher | None = None,
-        multiprocessors: int | None = None,
-    ) -> Output:
-        """The output and the denominators (B, H, N); on the tensors' GPU unless told otherwise.
+    def run(self, call: AttentionCall) -> Output:
+        """The same as `launch`, on the tensors' GPU."""
+        return self.launch(call, _launch, device.gpu_of(call.device).multiprocessors)
 
-        Args:
-            call: one that `refuses_everywhere` lets pass.
-            launcher: what launches the kernels, as the emulation of a GPU.
-            multiprocessors: how many blocks run side by side, at least.
-        """
+    def launch(self, call: AttentionCall, launcher: Launcher, multiprocessors: int) -> Output:
+        """The output and the denominators (B, H, N) of a call that `find_refusal` lets pass."""
         value = call.value
-        problem = Problem.of(call, multiprocessors or device.gpu_of(value.device).multiprocessors)
+        problem = Problem.of(call, multiprocessors)
         out = value.new_empty(value.shape)
         normalizer = value.new_empty(value.shape[:3], dtype=torch.float32)
         if normalizer.numel():
-            kept = problem.blocks * problem.segments if len(self.kernels) > 1 else 0
-            sums = value.new_empty(kept * problem.state_numbers, dtype=torch.float32)
+            states = problem.blocks * problem.segments if len(self.kernels) > 1 else 0
+            sums = value.new_empty(states * problem.state_numbers, dtype=torch.float32)
             tensors = (Tensor4(*address_and_strides(x)) for x in (*call[:3], out))
             arguments = Arguments(
-                *tensors, normalizer.data_ptr(), sums.data_ptr(), problem.heads,
-                problem.length, problem.segment, problem.dim, problem.value_dim,
+                *tensors, normalizer.data_ptr(), sums.data_ptr(), call.heads, problem.length,
+                problem.segment, call.feature_dim, call.value_dim,
                 int(_native.FeatureMap.__members__[call.feature_map]), call.eps,
             )  # fmt: skip
-            (launcher or _launch)(self, problem, arguments, value.device)
+            launcher(self, problem, arguments, value)
         return Output(out, normalizer, None)
 
-    def compile(
-        self, arch: str, *, dtype: torch.dtype = torch.bfloat16, dim: int = 64, value_dim: int = 64
-    ) -> bytes:
-        """Machine code of all its kernels for an architecture as "sm_90"; needs no GPU.
-
-        Raises:
-            RuntimeError: NVRTC did not compile it; the message is its log.
-        """
-        return _compile(self, DTYPES[dtype], pad_width(dim), pad_width(value_dim), arch).code
-
-    def shared_bytes(self, dim: int, value_dim: int, dtype: torch.dtype) -> int:
-        """Shared memory that its largest block asks for."""
-        problem = Problem(1, 1, 2 * CHUNK, dim, value_dim, DTYPES[dtype], CHUNK)
-        return max(launch.shared for launch in self.plan(problem))
+    def symbols(self, problem: Problem, dtype: torch.dtype) -> dict[str, str]:
+        """Its kernels' instances for a problem as C++ names them, by the kernels' names."""
+        arguments = f"<linattn::Dtype::{DTYPES[dtype]}, {problem.dim}, {problem.value_dim}>"
+        return {kernel: f"linattn::prototypes::{kernel}{arguments}" for kernel in self.kernels}
 
 
-Launcher = Callable[[Rung, Problem, Arguments, torch.device], None]
+# Launches a rung's kernels for tensors like the last argument.
+Launcher = Callable[[Rung, Problem, Arguments, Tensor], None]
 
 
-def refuses_everywhere(call: AttentionCall) -> str | None:
+def find_refusal(call: AttentionCall) -> str | None:
     """What no rung does on any machine, as a sentence; None for a call that rungs take."""
     if call.requires_grad:
-        return f"its rungs are forward only; {_ELSEWHERE} where gradients are needed."
+        return f"its rungs are forward only; {ELSEWHERE} where gradients are needed."
     if not call.is_causal:
-        return f"its rungs are causal and is_causal is False; {_ELSEWHERE}."
+        return f"its rungs are causal and is_causal is False; {ELSEWHERE}."
     taken_by_none = ("attn_mask", "key_lengths", "cu_seqlens", "initial_state", "return_state")
     for name in (*taken_by_none, "log_decay", "return_normalizer"):
-        value = getattr(call, name)
-        if value is not None and value is not False:
-            return f"its rungs take no {name}; {_ELSEWHERE}."
+        if getattr(call, name) not in (None, False):
+            return f"its rungs take no {name}; {ELSEWHERE}."
     if not call.normalize or call.heads != call.kv_heads:
-        return f"its rungs normalize and have no groups of heads; {_ELSEWHERE}."
+        return f"its rungs normalize and have no groups of heads; {ELSEWHERE}."
     dtypes = {call.query_dtype, call.value_dtype}
     if len(dtypes) > 1 or not dtypes <= DTYPES.keys():
         names = " and ".join(sorted(str(x).removeprefix("torch.") for x in dtypes))
-        return f"its rungs take float32, bfloat16 or float16 alone and got {names}; {_ELSEWHERE}."
+        return f"its rungs take float32, bfloat16 or float16 alone and got {names}; {ELSEWHERE}."
     if call.feature_map not in POINTWISE:
         return f"its rungs apply {', '.join(POINTWISE)} and no {quote(call.feature_map)}."
     if max(call.feature_dim, call.value_dim) > WIDEST:
-        return (
-            f"its rungs take features and values of up to {WIDEST} and got {call.feature_dim} and "
-            f"{call.value_dim}; {_ELSEWHERE}."
-        )
-    return None
-
-
-@functools.cache
-def find_missing_cupy() -> str | None:
-    """None if CuPy is installed, or what to do, as a sentence."""
-    if find_spec("cupy") is None:
-        return "CuPy is not installed; install linattn-cuda with its extra [cupy]."
+        widths = f"{call.feature_dim} and {call.value_dim}"
+        return f"its rungs take up to {WIDEST} features and values and got {widths}; {ELSEWHERE}."
     return None
 
 
 def find_fault() -> str | None:
     """Why no rung can run in this process, as a sentence; None if CuPy and a GPU are at hand."""
-    return find_missing_cupy() or device.find_fault()
+    if find_spec("cupy") is None:
+        return "CuPy is not installed; install linattn-cuda with its extra [cupy]."
+    return device.find_fault()
 
 
-@functools.cache
-def _compile(rung: Rung, dtype: str, dim: int, value_dim: int, arch: str) -> nvrtc.Image:
-    """The rung's kernels for one dtype, pair of widths and architecture."""
-    arguments = f"<linattn::Dtype::{dtype}, {dim}, {value_dim}>"
-    names = {f"linattn::prototypes::{kernel}{arguments}": kernel for kernel in rung.kernels}
-    source, folders = rung.source.read_text("utf-8"), (find_headers(), KERNELS)
-    try:
-        image = nvrtc.compile_source(source, [*names], arch, folders)
-    except RuntimeError as error:
-        raise RuntimeError(f"NVRTC did not compile {rung.source} for {arch}: {error}") from error
-    return nvrtc.Image(image.code, {names[x]: symbol for x, symbol in image.symbols.items()})
-
-
-def _cupy_cuda() -> Any:
-    """`cupy.cuda`, of an extra: loaded where it is first needed."""
-    return importlib.import_module("cupy.cuda")
-
-
-def _launch(rung: Rung, problem: Problem, arguments: Arguments, on: torch.device) -> None:
-    """Launches on the current stream of the tensors' device, and waits for nothing."""
-    driver = _cupy_cuda().driver
-    with torch.cuda.device(on):
+def _launch(rung: Rung, problem: Problem, arguments: Arguments, like: Tensor) -> None:
+    """Launches on the current stream of the tensor's device, and waits for nothing."""
+    cuda = importlib.import_module("cupy.cuda")  # of an extra
+    with torch.cuda.device(like.device):
         index = torch.cuda.current_device()
-        _cupy_cuda().runtime.setDevice(index)  # makes its context this thread's own, whoever calls
-        stream = torch.cuda.current_stream(on).cuda_stream
-        functions = _load(rung, problem.dtype, problem.widths, index)
+        cuda.runtime.setDevice(index)  # makes its context this thread's own, whoever calls
+        stream = torch.cuda.current_stream(index).cuda_stream
+        module = _load(rung, problem.dim, problem.value_dim, like.dtype)
+        symbols = rung.symbols(problem, like.dtype)
         handed = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
         for kernel, grid, threads, shared in rung.plan(problem):
-            try:
-                if shared > _UNASKED:
-                    attribute = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-                    driver.funcSetAttribute(functions[kernel], attribute, shared)
-                driver.launchKernel(
-                    functions[kernel], *grid, 1, threads, 1, 1, shared, stream,
-                    ctypes.addressof(handed), 0,
-                )  # fmt: skip
-            except driver.CUDADriverError as error:
-                raise RuntimeError(f"Kernel {kernel} was not launched: {error}.") from error
+            function = module.get_function(symbols[kernel])
+            if shared > function.max_dynamic_shared_size_bytes:
+                function.max_dynamic_shared_size_bytes = shared
+            cuda.driver.launchKernel(
+                function.kernel.ptr, *grid, 1, threads, 1, 1, shared, stream,
+                ctypes.addressof(handed), 0,
+            )  # fmt: skip
 
 
 @functools.cache
-def _load(rung: Rung, dtype: str, widths: tuple[int, int], index: int) -> dict[str, int]:
-    """Addresses of a rung's kernels in the GPU's context; they stay loaded."""
-    driver = _cupy_cuda().driver
-    major, minor = torch.cuda.get_device_capability(index)
-    machine = _compile(rung, dtype, *widths, f"sm_{major}{minor}")
-    module = driver.moduleLoadData(machine.code)
-    return {x: driver.moduleGetFunction(module, name) for x, name in machine.symbols.items()}
+def _load(rung: Rung, dim: int, value_dim: int, dtype: torch.dtype) -> Any:
+    """A module of CuPy, which compiles it for each GPU at its first launch there."""
+    symbols = rung.symbols(Problem(1, 1, dim, value_dim, CHUNK, dtype.itemsize), dtype)
+    options = ("--std=c++17", *(f"-I{folder}" for folder in FOLDERS))
+    source = rung.source.read_text("utf-8")
+    return importlib.import_module("cupy").RawModule(
+        code=source, options=options, name_expressions=tuple(symbols.values())
+    )
 
 
-_ALL = tuple(DTYPES)
 _HALF = (torch.bfloat16,)
 _RUNGS = (
     Rung(
         "recurrent",
         "The paper's algorithm: one block a head, one position at a time, S in registers; feature "
         "map and normalizer fused.",
-        ("recurrent",), plans.plan_recurrent, (7, 5), _ALL,
+        ("recurrent",), _plan_recurrent, (7, 5), tuple(DTYPES),
     ),
     Rung(
         "chunked",
         "A chunk of positions a step: the masked product within it, S between chunks.",
-        ("chunked",), plans.plan_chunked, (7, 5), _ALL,
+        ("chunked",), _plan_chunked, (7, 5), tuple(DTYPES),
     ),
     Rung(
         "tensor_cores",
         "The chunk's products on tensor cores, in bfloat16 with float32 sums.",
-        ("tensor_cores",), plans.plan_tensor_cores, (8, 0), _HALF,
+        ("tensor_cores",), _plan_tensor_cores, (8, 0), _HALF,
     ),
     Rung(
         "overlapped",
         "The next chunk is copied while this one is computed.",
-        ("overlapped",), plans.plan_overlapped, (8, 0), _HALF,
+        ("overlapped",), _plan_overlapped, (8, 0), _HALF,
     ),
     Rung(
         "split",
         "The sequence in segments, for few heads and long sequences: sums, starts, outputs.",
-        ("segment_sums", "segment_starts", "segment_outputs"), plans.plan_split, (8, 0), _HALF,
+        ("segment_sums", "segment_starts", "segment_outputs"), _plan_split, (8, 0), _HALF,
     ),
 )  # fmt: skip
 
 #: The rungs by name, from the lowest.
 LADDER = {rung.name: rung for rung in _RUNGS}
+
+
+def choose_rung(dtype: torch.dtype) -> Rung:
+    """The last rung that keeps the dtype's accuracy."""
+    return next(rung for rung in reversed(LADDER.values()) if dtype in rung.keeps)
