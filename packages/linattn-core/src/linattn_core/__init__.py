@@ -11,6 +11,7 @@ from linattn_core.feature_maps import (
 from linattn_core.functional import explain, linear_attention, linear_attention_step
 from linattn_core.registry import backends, empty_cache
 from linattn_core.state import LinearAttentionState
+from linattn_core.summation import linear_attention_state
 
 __version__ = "0.1.0"
 
@@ -23,6 +24,7 @@ __all__ = [
     "feature_map_names",
     "get_feature_map",
     "linear_attention",
+    "linear_attention_state",
     "linear_attention_step",
     "reference",
     "register_feature_map",

@@ -17,7 +17,7 @@ def complete_attention(call: AttentionCall) -> AttentionCall:
         call = call._replace(attn_mask=_key_mask(call.attn_mask, call))
     if call.log_decay is not None:
         _check_causal_decay(call)
-        call = call._replace(log_decay=_position_decay(call.log_decay, call))
+        call = call._replace(log_decay=position_decay(call.log_decay, call))
     return call if call.normalize else call._replace(eps=0.0)
 
 
@@ -66,7 +66,8 @@ def _check_causal_decay(call: AttentionCall) -> None:
         raise ValueError(expected("log_decay", "is_causal=True", "a non-causal call", advice))
 
 
-def _position_decay(decay: Tensor, call: AttentionCall) -> Tensor:
+def position_decay(decay: Tensor, call: AttentionCall) -> Tensor:
+    """The decay as (B, H_kv, L), in the dtype of the sums."""
     heads, shape = call.kv_heads, (call.batch, call.kv_heads, call.key_length)
     decay = _wide_decay(decay, call.value, (heads,), shape)
     return decay[:, None].expand(shape) if decay.dim() == 1 else decay

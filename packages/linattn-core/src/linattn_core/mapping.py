@@ -33,7 +33,7 @@ def prepare_attention(
         query, key = _map_features(call.query, _erase_padding(call), feature_map)
         call = call._replace(query=query, key=key)
     checks.check_feature_dim(call.initial_state, "initial_state", call.key.shape[-1])
-    if _requires_grad(call, call.initial_state):
+    if needs_gradients(call, call.initial_state):
         return call._replace(requires_grad=True)
     return call
 
@@ -52,12 +52,13 @@ def prepare_step(
         query, key = _map_features(call.query[:, :, None], call.key[:, :, None], feature_map)
         call = call._replace(query=query[:, :, 0], key=key[:, :, 0])
     checks.check_feature_dim(call.state, "state", call.key.shape[-1])
-    if _requires_grad(call, call.state):
+    if needs_gradients(call, call.state):
         return call._replace(requires_grad=True)
     return call
 
 
-def _requires_grad(call: AttentionCall | StepCall, state: LinearAttentionState | None) -> bool:
+def needs_gradients(call: AttentionCall | StepCall, state: LinearAttentionState | None) -> bool:
+    """Whether autograd will differentiate the call."""
     return torch.is_grad_enabled() and (
         call.query.requires_grad
         or call.key.requires_grad

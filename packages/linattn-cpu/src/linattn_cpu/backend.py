@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from linattn_core import pointwise
 from linattn_core.calls import AttentionCall, Gradients, Output, StepCall
 from linattn_core.decoder_spec import DecoderDescription, NativeDecoder
 from linattn_core.native import (
@@ -19,6 +20,8 @@ from linattn_core.native import (
     mark_written,
     new_gradients,
 )
+from linattn_core.reference.decay import across, from_start
+from linattn_core.reference.definition import absent_keys
 from linattn_core.state import LinearAttentionState, accumulation_dtype
 from linattn_cpu import _native, decoder, memory
 
@@ -85,6 +88,8 @@ class CpuBackend:
         grad_state: LinearAttentionState | None,
         grad_normalizer: Tensor | None = None,
     ) -> Gradients:
+        if call.is_causal and _wants_state_alone(call):
+            call, grad_state = _as_noncausal(call, grad_state)
         # Variables keep possible copies alive, because the kernel only gets their addresses.
         call, grad_state = make_readable(call, masks=True), contiguous(grad_state)
         out, normalizer = output.out.contiguous(), output.normalizer.contiguous()
@@ -134,6 +139,38 @@ class CpuBackend:
     def compile_decoder(self, description: DecoderDescription, weights: str) -> NativeDecoder:
         """See `linattn_core.protocols.DecoderBackend`."""
         return decoder.CpuDecoder(description, weights)
+
+
+def _wants_state_alone(call: AttentionCall) -> bool:
+    """Whether the gradient of the initial state is the only one to compute."""
+    wanted = [x for x in call.wanted_gradients if getattr(call, x) is not None]
+    return wanted == ["initial_state"] and (call.log_decay is None or call.cu_seqlens is None)
+
+
+def _as_noncausal(
+    call: AttentionCall, grad_state: LinearAttentionState | None
+) -> tuple[AttentionCall, LinearAttentionState | None]:
+    """A call that has the same gradient of the initial state, and its upstream gradient.
+
+    Every query reads the initial state, as non-causal queries do, so one pass over the queries is
+    enough. A decay multiplies what they read of it, up to their own position.
+    """
+    call = call._replace(is_causal=False)
+    if call.cu_seqlens is not None:
+        return call, grad_state
+    if call.log_decay is not None:
+        gone = absent_keys(call.key, call.key_lengths, call.attn_mask)
+        decay = call.log_decay if gone is None else call.log_decay.masked_fill(gone[..., 0], 0)
+        before = from_start(decay).repeat_interleave(call.groups, 1)
+        phi = pointwise.apply(call.feature_map, call.query.to(decay.dtype))
+        call = call._replace(query=before * phi, feature_map="identity", log_decay=None)
+        if grad_state is not None:
+            over_all = across(decay)
+            grad_state = LinearAttentionState(
+                over_all[..., None] * grad_state.s, over_all * grad_state.z
+            )
+    key, value = call.key[:, :, :0].to(call.query.dtype), call.value[:, :, :0]
+    return call._replace(key=key, value=value, key_lengths=None, attn_mask=None), grad_state
 
 
 def _attention_fields(call: AttentionCall) -> dict[str, Any]:
