@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linattn_models import Head, Transformer
+from linattn_models import DecodingState, Head, Transformer
 from tests.models.decoding.decoders import (
     Kind,
     close,
@@ -172,6 +172,25 @@ def test_either_takes_over_from_the_other(kind: Kind) -> None:
         for position in range(3, MAX_LENGTH - 1):
             parameters, state = second.step(followed[:, position], state)
         close(parameters, model(followed)[:, -1])
+
+
+@torch.no_grad()
+def test_windows_of_rows_that_join_leave_and_fork(kind: Kind) -> None:
+    """Rows before, at and after the position from which keys leave their window."""
+    model = trained(model_of(window_size=3)).to(kind.device)
+    decoder = kind.decoder(model)
+    tokens = kind.tokens(model, 3, 6)
+    own = torch.tensor([0, 2, 6], device=kind.device)
+    _, state = decoder.prefill(tokens, own)
+    _, lone = decoder.prefill(tokens[:1, :2])
+    state = DecodingState.cat([state.index_select([2, 0, 1, 1]), lone])
+    rows = [tokens[2], tokens[0, :0], tokens[1, :2], tokens[1, :2], tokens[0, :2]]
+    for _ in range(MAX_LENGTH - 7):
+        token = kind.tokens(model, 5, 1)
+        rows = [torch.cat(pair) for pair in zip(rows, token, strict=True)]
+        parameters, state = decoder.step(token[:, 0], state)
+    for row, after in zip(rows, parameters, strict=True):
+        close(after, model.prefill(row[None])[0][0])
 
 
 @torch.no_grad()

@@ -30,6 +30,7 @@ from linattn_models import (
 from linattn_models.decoding import compile as compiling
 from linattn_models.decoding import torch_step
 from linattn_models.decoding.graph import CudaGraphRecorder, EagerRecorder, GraphDecoder
+from linattn_models.state import zero_states
 from tests.models.decoding.decoders import (
     KINDS,
     LONG,
@@ -79,13 +80,23 @@ def test_states_of_any_strides(kind: Kind) -> None:
     close(actual, model.predict_next(tokens))
 
 
+@pytest.mark.parametrize("fields", [{"decay": "learned"}, {"window_size": 3}], ids=str)
+def test_weights_of_heads_stay_in_float32(fields: dict[str, Any]) -> None:
+    """A decay near 1 would be 1 in bfloat16."""
+    layer = torch_step.TorchStep(model_of(**fields).describe(), "bfloat16", "auto").model.layers[0]
+    weights = layer.decay_logits, layer.log_gamma
+    assert [x.dtype for x in weights if x is not None] == [torch.float32]
+    assert layer.qkv.weight.dtype == torch.bfloat16
+
+
 # What a graph needs
 
 
 @heads
+@pytest.mark.parametrize("window", [0, 3])
 @pytest.mark.parametrize("weights", ["float32", "bfloat16"])
 def test_a_step_reads_no_number_and_stays_on_its_device(
-    head: Any, weights: str, monkeypatch: pytest.MonkeyPatch
+    head: Any, window: int, weights: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On meta tensors, where reading a number fails, and so does a tensor of another device."""
 
@@ -96,19 +107,19 @@ def test_a_step_reads_no_number_and_stays_on_its_device(
         return result.to("meta") if isinstance(result, Tensor) else result
 
     monkeypatch.setattr(torch_step, "_copy", copy_to_meta)
-    step = torch_step.TorchStep(model_of(head).describe(), weights, "auto")
+    model = model_of(head, window_size=window)
+    step = torch_step.TorchStep(model.describe(), weights, "auto")
     shape = (2,) if head.channels == 1 else (2, 3)
     tokens = torch.zeros(shape, dtype=torch.int64, device="meta")
     position = torch.zeros(2, dtype=torch.int64, device="meta")
-    states = [LinearAttentionState.zeros(2, 2, 4, 4, device="meta") for _ in range(2)]
-    parameters = step.step(tokens, position, states)
+    sizes = (2, 2, 2, 4)  # layers, rows, heads, D
+    parameters = step.step(tokens, position, zero_states(*sizes, torch.device("meta"), window))
     draw = head.noise((2,), 1.0, None, like=parameters)
     drawn = head.choose(parameters, draw._replace(temperature=torch.ones((), device="meta")))
     assert parameters.is_meta and parameters.dtype == torch.float32
     assert drawn.is_meta and drawn.shape == shape
-    on_cpu = [LinearAttentionState.zeros(2, 2, 4, 4) for _ in range(2)]
-    with pytest.raises(ValueError, match=r"meta.*cpu"):
-        step.step(tokens, position, on_cpu)
+    with pytest.raises((ValueError, RuntimeError), match=r"meta.*cpu"):
+        step.step(tokens, position, zero_states(*sizes, torch.device("cpu"), window))
 
 
 @pytest.mark.parametrize("phi", ["elu", "relu", "identity"])

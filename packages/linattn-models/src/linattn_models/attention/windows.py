@@ -14,7 +14,7 @@ from linattn_core.feature_maps import Hedgehog
 from linattn_core.state import accumulation_dtype
 
 # Far below the normalizers, so that it changes none; 0 / 0 would be NaN where there is no key.
-_EPS = 1e-30
+EPS = 1e-30
 # Products of fewer rows are slow.
 _LEAST_BLOCK = 64
 
@@ -30,6 +30,7 @@ def attend_windows(
     window_size: int,
     feature_map: FeatureMap,
     log_gamma: Tensor,
+    backend: str = "auto",
 ) -> tuple[Tensor, LinearAttentionState | None]:
     """Causal attention: softmax for the last w keys, linear attention for all before them.
 
@@ -46,6 +47,7 @@ def attend_windows(
         window_size: w.
         feature_map: phi.
         log_gamma: (H,).
+        backend: of linear attention.
 
     Returns:
         out (B, H, N, M), and the sums over all keys but the last w of each row; None if there are
@@ -64,17 +66,29 @@ def attend_windows(
     later, count = query[:, :, first:], length - first
     far, normalizer, sums = linear_attention(
         later, key[:, :, :count], value[:, :, :count], is_causal=True, feature_map=feature_map,
-        attn_mask=None if mask is None else mask[:, None, None, :count], eps=_EPS,
+        attn_mask=None if mask is None else mask[:, None, None, :count], eps=EPS,
         key_lengths=None if lengths is None else (lengths - first).clamp(min=0),
         initial_state=sums, return_normalizer=True, return_state=True,
         enable_gqa=bool(query.shape[1] != key.shape[1]),  # under torch.jit.trace a tensor
+        backend=backend,
     )  # fmt: skip
-    log_normalizer = normalizer.clamp_min(_EPS).log() + _log_scale(later, feature_map, log_gamma)
-    share = torch.sigmoid(
-        log_normalizer.masked_fill(normalizer <= 0, -torch.inf) - log_sum[:, :, first:]
-    )
+    share = share_of_linear(later, normalizer, log_sum[:, :, first:], feature_map, log_gamma)
     joined = torch.lerp(out[:, :, first:].to(far), far, share[..., None].to(far))
     return joined if first == 0 else torch.cat((out[:, :, :first].to(far), joined), 2), sums
+
+
+def share_of_linear(
+    query: Tensor, normalizer: Tensor, log_sum: Tensor, feature_map: FeatureMap, log_gamma: Tensor
+) -> Tensor:
+    """The part (B, H, N) of all weights that linear attention has.
+
+    Args:
+        query: (B, H, N, D), with the scale of the scores.
+        normalizer: (B, H, N), of linear attention; not above 0 where it has no part.
+        log_sum: (B, H, N), the logarithm of the normalizer of softmax.
+    """
+    log_normalizer = normalizer.clamp_min(EPS).log() + _log_scale(query, feature_map, log_gamma)
+    return torch.sigmoid(log_normalizer.masked_fill(normalizer <= 0, -torch.inf) - log_sum)
 
 
 def _log_scale(query: Tensor, feature_map: FeatureMap, log_gamma: Tensor) -> Tensor:

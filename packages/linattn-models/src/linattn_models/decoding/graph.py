@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar, cast
 import torch
 from torch import Tensor
 
-from linattn_core import LinearAttentionState, registry
+from linattn_core import registry
 from linattn_core.decoder_spec import (
     CannotCompile,
     DecoderDescription,
@@ -113,7 +113,7 @@ class GraphDecoder(NativeDecoder):
                 parameters = parameters.clone()  # the slot's next step may be another caller's
             return parameters, None if tokens is None else tokens.clone()
 
-    def reserve(self, batch: int, owner: object) -> tuple[LinearAttentionState, ...]:
+    def reserve(self, batch: int, owner: object) -> tuple[DecoderState, ...]:
         """The states of a slot, which is free again when the owner is garbage collected."""
         with self._lock:
             slot = self._free_slot(batch)
@@ -153,12 +153,14 @@ class GraphDecoder(NativeDecoder):
             advice = "the state comes from another model"
             layers = f"{len(model.layers)} layers"
             raise ValueError(expected("the state", layers, len(states), advice))
-        shape = (batch, model.num_kv_heads, model.head_dim, model.head_dim)
-        for s, z in states:
-            if s.shape != shape or z.shape != shape[:3]:
-                got = f"{tuple(s.shape)} and {tuple(z.shape)}"
-                raise ValueError(expected("a layer's s and z", f"{shape} and {shape[:3]}", got))
-            for x in (s, z):
+        heads, dim = (batch, model.num_kv_heads), model.head_dim
+        window = [(*heads, model.window_size, dim)] * 2 if model.window_size else []
+        shapes = [*window, (*heads, dim, dim), (*heads, dim)]
+        for state in states:
+            got_shapes = [tuple(x.shape) for x in state]
+            if got_shapes != shapes:
+                raise ValueError(expected("a layer's tensors", shapes, got_shapes))
+            for x in state:
                 if x.dtype != torch.float32 or x.device != device:
                     got = f"{x.dtype} on {x.device}"
                     advice = f"convert it by .to({str(device)!r}, torch.float32)"

@@ -17,20 +17,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linattn_core import LinearAttentionState, linear_attention, linear_attention_step
+from linattn_core import (
+    LinearAttentionState,
+    get_feature_map,
+    linear_attention,
+    linear_attention_step,
+)
 from linattn_core.autocast import without_autocast
 from linattn_core.decoder_spec import (
     Affine,
     CannotCompile,
     DecoderDescription,
     DecoderLayer,
+    DecoderState,
     Norm,
     TokenCoding,
 )
 from linattn_core.errors import expected
 from linattn_models.attention.rotary import Rotation, rotate, rotation_at
+from linattn_models.attention.window_states import WindowSlots, continue_windows, step_windows
 from linattn_models.packing import Packing, last_of
-from linattn_models.state import zero_states
+from linattn_models.state import FixedState, WindowCache, zero_states
 
 # The dtype of the layers' products. The head's products, norms, sums and states are float32.
 _PRODUCTS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -61,28 +68,24 @@ class TorchStep:
         if weights not in _PRODUCTS:
             wanted = f"one of {', '.join(map(repr, _PRODUCTS))} for a decoder on a GPU"
             raise CannotCompile(expected("weights", wanted, repr(weights), "or compile on the CPU"))
-        if description.window_size:
-            wanted, got = "no window", f"window_size={description.window_size}"
-            raise CannotCompile(expected("a recorded step", wanted, got, "decode eagerly"))
         self.model: DecoderDescription = _copy(description, _PRODUCTS[weights])
         self.backend = backend
         self.device = description.device
+        # Kernels apply the map where there is no window.
+        self._map = get_feature_map(description.feature_map, description.head_dim)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the copied weights."""
         return sum(x.nbytes for x in self.model.tensors())
 
-    def zeros(self, batch: int) -> tuple[LinearAttentionState, ...]:
+    def zeros(self, batch: int) -> tuple[FixedState, ...]:
         """The states before the first position."""
         model = self.model
-        layers = len(model.layers)
-        zeros = zero_states(layers, batch, model.num_kv_heads, model.head_dim, self.device)
-        return cast(tuple[LinearAttentionState, ...], zeros)
+        sizes = (len(model.layers), batch, model.num_kv_heads, model.head_dim)
+        return zero_states(*sizes, self.device, model.window_size)
 
-    def step(
-        self, inputs: Tensor, position: Tensor, states: Sequence[LinearAttentionState]
-    ) -> Tensor:
+    def step(self, inputs: Tensor, position: Tensor, states: Sequence[DecoderState]) -> Tensor:
         """One input of each row, at positions (B,); updates the states in place.
 
         Args:
@@ -93,7 +96,12 @@ class TorchStep:
         """
         tokens = self.model.tokens
         with without_autocast(self.device.type):
-            attend = partial(self._attend_next, states, self._rotation(position))
+            rotation = self._rotation(position)
+            if self.model.window_size:
+                slots = WindowSlots.at(position, self.model.window_size)
+                attend = partial(self._step_windows, states, slots, rotation)
+            else:
+                attend = partial(self._step_sums, states, rotation)
             if tokens is None:
                 return self._layers(inputs.clone(), attend)
             x = _embed(tokens, inputs)  # (B, E)
@@ -101,12 +109,10 @@ class TorchStep:
                 x.add_(tokens.positions.index_select(0, position))
             return _product(self._layers(x, attend), tokens.output)
 
-    def prefill(
-        self, inputs: Tensor, lengths: Tensor | None
-    ) -> tuple[Tensor, list[LinearAttentionState]]:
+    def prefill(self, inputs: Tensor, lengths: Tensor | None) -> tuple[Tensor, list[FixedState]]:
         """Whole prompts, as `NativeDecoder.prefill`; also returns the states."""
         tokens = self.model.tokens
-        states: list[LinearAttentionState] = []
+        states: list[FixedState] = []
         with without_autocast(self.device.type):
             x = inputs.clone() if tokens is None else _embed_prompts(tokens, inputs)  # (B, N, E)
             packing = None if lengths is None else Packing.of(lengths, x.shape[1])
@@ -114,7 +120,8 @@ class TorchStep:
             if packing is not None:
                 x, places = packing.pack(x), packing.pack(places)  # (1, T, E) and (1, T)
             rotation = self._rotation(places.flatten())
-            attend = partial(self._attend_all, (x.shape[0], x.shape[1]), packing, states, rotation)
+            kind = self._read_windows if self.model.window_size else self._read_sums
+            attend = partial(kind, (x.shape[0], x.shape[1]), packing, states, rotation)
             y = self._layers(x.flatten(0, 1), attend).view_as(x)
             if tokens is None:
                 return y if packing is None else packing.unpack(y), states
@@ -137,24 +144,37 @@ class TorchStep:
         base = self.model.rotary_base
         return None if base is None else rotation_at(positions, self.model.head_dim, base)
 
-    def _attend_next(
+    def _step_sums(
         self,
-        states: Sequence[LinearAttentionState],
+        states: Sequence[DecoderState],
         rotation: Rotation | None,
         index: int,
         projected: Tensor,
     ) -> Tensor:
         query, key, value = self._split(projected, rotation)  # (B, H or H_kv, D) each
+        state = cast(LinearAttentionState, states[index])
         attended, _ = linear_attention_step(
-            query, key, value, states[index], inplace=True, **self._settings(index)
+            query, key, value, state, inplace=True, **self._settings(index)
         )
         return attended.flatten(1)
 
-    def _attend_all(
+    def _step_windows(
+        self,
+        states: Sequence[DecoderState],
+        slots: WindowSlots,
+        rotation: Rotation | None,
+        index: int,
+        projected: Tensor,
+    ) -> Tensor:
+        query, key, value = self._split(projected, rotation)
+        cache, settings = cast(WindowCache, states[index]), self._window_settings(index)
+        return step_windows(query, key, value, cache, slots, **settings).flatten(1)
+
+    def _read_sums(
         self,
         rows: tuple[int, int],
         packing: Packing | None,
-        states: list[LinearAttentionState],
+        states: list[FixedState],
         rotation: Rotation | None,
         index: int,
         projected: Tensor,
@@ -174,6 +194,30 @@ class TorchStep:
         )
         states.append(state)
         return attended.transpose(1, 2).flatten(2).flatten(0, 1)
+
+    def _read_windows(
+        self,
+        rows: tuple[int, int],
+        packing: Packing | None,
+        states: list[FixedState],
+        rotation: Rotation | None,
+        index: int,
+        projected: Tensor,
+    ) -> Tensor:
+        """As `_read_sums`; packed rows are padded for the windows."""
+        parts = [x.unflatten(0, rows) for x in self._split(projected, rotation)]
+        if packing is not None:
+            parts = [packing.unpack(x) for x in parts]
+        # States are float32, and so are the keys that the windows keep.
+        query, key, value = (x.float().transpose(1, 2) for x in parts)  # (B, H, N, D)
+        start = torch.zeros(query.shape[0], dtype=torch.int64, device=query.device)
+        attended, state = continue_windows(
+            query, key, value, None if packing is None else packing.lengths, start, None,
+            window_size=self.model.window_size, **self._window_settings(index),
+        )  # fmt: skip
+        states.append(state)
+        attended = attended.transpose(1, 2).flatten(2)
+        return (attended if packing is None else packing.pack(attended)).flatten(0, 1)
 
     def _split(self, projected: Tensor, rotation: Rotation | None) -> tuple[Tensor, ...]:
         """Queries (R, H, D), keys and values (R, H_kv, D) as the operator reads them."""
@@ -195,6 +239,11 @@ class TorchStep:
             "eps": model.eps,
             "backend": self.backend,
         }
+
+    def _window_settings(self, index: int) -> dict[str, Any]:
+        """The arguments of attention with a window in a layer."""
+        log_gamma = self.model.layers[index].log_gamma
+        return {"feature_map": self._map, "log_gamma": log_gamma, "backend": self.backend}
 
 
 def _normalize(x: Tensor, norm: Norm) -> Tensor:
@@ -241,7 +290,7 @@ def _embed_prompts(coding: TokenCoding, tokens: Tensor) -> Tensor:
 def _copy(part: Any, dtype: torch.dtype) -> Any:
     """A part of a model with copied tensors: the layers' matrices and their biases in `dtype`.
 
-    Norms, the coding of tokens and decays stay in float32.
+    Norms, the coding of tokens, decays and `log_gamma` stay in float32.
     """
     if isinstance(part, Tensor):
         # The copy keeps strides: BLAS reads a transposed matrix equally fast.
@@ -250,6 +299,11 @@ def _copy(part: Any, dtype: torch.dtype) -> Any:
         return tuple(_copy(each, dtype) for each in part)
     if not is_dataclass(part) or isinstance(part, type):
         return part
-    dtype = torch.float32 if isinstance(part, (Norm, TokenCoding)) else dtype
-    copies = {field.name: _copy(getattr(part, field.name), dtype) for field in fields(part)}
+    matrices = torch.float32 if isinstance(part, TokenCoding) else dtype
+    vectors = matrices if isinstance(part, Affine) else torch.float32
+    values = {field.name: getattr(part, field.name) for field in fields(part)}
+    copies = {
+        name: _copy(value, vectors if isinstance(value, Tensor) else matrices)
+        for name, value in values.items()
+    }
     return replace(part, **copies)

@@ -101,6 +101,25 @@ class WindowCache(NamedTuple):
     s: Tensor
     z: Tensor
 
+    @classmethod
+    def zeros(
+        cls,
+        batch: int,
+        heads: int,
+        window_size: int,
+        features: int,
+        head_dim: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device | str | None = None,
+    ) -> WindowCache:
+        """The cache before the first key; the sums are in the dtype that `dtype` is summed in."""
+        keys = torch.zeros(batch, heads, window_size, head_dim, dtype=dtype, device=device)
+        sums = LinearAttentionState.zeros(
+            batch, heads, features, head_dim, dtype=dtype, device=device
+        )
+        return cls(keys, torch.zeros_like(keys), *sums)
+
     @property
     def sums(self) -> LinearAttentionState:
         """S and z."""
@@ -148,12 +167,11 @@ def zero_states(
 ) -> tuple[FixedState, ...]:
     """The states of fixed size before the first position, float32, one per layer; F = D."""
 
+    places: dict[str, Any] = {"dtype": torch.float32, "device": device}
+
     def zeros() -> FixedState:
-        shape, dtype = (batch, heads, head_dim, head_dim), torch.float32
-        sums = LinearAttentionState.zeros(*shape, dtype=dtype, device=device)
-        if not window:
-            return sums
-        keys = torch.zeros(batch, heads, window, head_dim, dtype=dtype, device=device)
-        return WindowCache(keys, torch.zeros_like(keys), *sums)
+        if window:
+            return WindowCache.zeros(batch, heads, window, head_dim, head_dim, **places)
+        return LinearAttentionState.zeros(batch, heads, head_dim, head_dim, **places)
 
     return tuple(zeros() for _ in range(layers))

@@ -1,0 +1,151 @@
+"""A window of softmax beside linear attention, continued from a state of fixed size."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from linattn_core import FeatureMap, LinearAttentionState, linear_attention_step
+from linattn_core.autocast import without_autocast
+from linattn_core.state import accumulation_dtype
+from linattn_models.attention.windows import EPS, attend_windows, share_of_linear
+from linattn_models.state import WindowCache
+
+
+def continue_windows(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: Tensor | None,
+    start: Tensor,
+    cache: WindowCache | None,
+    *,
+    window_size: int,
+    feature_map: FeatureMap,
+    log_gamma: Tensor,
+    backend: str,
+) -> tuple[Tensor, WindowCache]:
+    """As `attend_windows` for the positions after a cache.
+
+    Args:
+        query: (B, H, N, D), without the scale of the scores.
+        key, value: (B, H_kv, N, D).
+        lengths: (B,) positions of each row, the others are padding on the right; None for all N.
+        start: (B,) int64, the position of each row's first query.
+        cache: of all positions before; None if there are none.
+
+    Returns:
+        out (B, H, N, D), and the cache after each row's last position, in new memory.
+    """
+    batch, kv_heads, length, dim = key.shape
+    features, mask, sums = feature_map.feature_dim(dim), None, None
+    places: dict[str, Any] = {"dtype": key.dtype, "device": key.device}
+    if cache is None and length == 0:
+        empty = WindowCache.zeros(batch, kv_heads, window_size, features, dim, **places)
+        return value.new_zeros(query.shape), empty
+    every_slot = torch.arange(window_size, device=key.device)
+    if cache is not None:
+        times = start.unsqueeze(1) - window_size + every_slot  # (B, w), in order
+        slots = times % window_size
+        key = torch.cat((_take(cache.keys, slots), key), 2)
+        value = torch.cat((_take(cache.values, slots), value), 2)
+        mask = torch.cat((times >= 0, times.new_ones(batch, length, dtype=torch.bool)), 1)
+        sums = cache.sums
+    root = dim**-0.25
+    out, sums = attend_windows(
+        query * root, key * root, value, mask, sums, lengths, window_size=window_size,
+        feature_map=feature_map, log_gamma=log_gamma, backend=backend,
+    )  # fmt: skip
+    if sums is None:
+        sums = LinearAttentionState.zeros(batch, kv_heads, features, dim, **places)
+    # The last position in each slot, and its column.
+    end = (start + (length if lengths is None else lengths)).unsqueeze(1)
+    times = end - 1 - (end - 1 - every_slot) % window_size  # (B, w)
+    columns = times - start.unsqueeze(1) + (key.shape[2] - length)
+    written = (times >= 0).view(batch, 1, -1, 1)
+    keys, values = (_take(x, columns.clamp(min=0)) * written.to(x.dtype) for x in (key, value))
+    return out, WindowCache(keys, values, *sums)
+
+
+class WindowSlots(NamedTuple):
+    """Where a step of rows at positions p (B,) reads and writes; the same in all layers.
+
+    Attributes:
+        own: (B,) int64, p mod w, the slot of the step's own key.
+        visible: (B, w) bool, the slots that hold keys after the step.
+        leaving: (B,) int64, the row where its window was full, so that a key leaves it, or -1.
+    """
+
+    own: Tensor
+    visible: Tensor
+    leaving: Tensor
+
+    @classmethod
+    def at(cls, position: Tensor, window_size: int) -> WindowSlots:
+        """The slots of a step at these positions."""
+        every_slot = torch.arange(window_size, device=position.device)
+        rows = torch.arange(position.shape[0], device=position.device)
+        leaving = torch.where(position >= window_size, rows, -1)
+        return cls(position % window_size, every_slot <= position.unsqueeze(1), leaving)
+
+
+def step_windows(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cache: WindowCache,
+    slots: WindowSlots,
+    *,
+    feature_map: FeatureMap,
+    log_gamma: Tensor,
+    backend: str,
+) -> Tensor:
+    """One position of each row, as `continue_windows`; updates the cache in place.
+
+    It never reads a number from the device, so that a CUDA graph can repeat it. The windows are
+    read where they are: softmax does not ask for the order of its keys.
+
+    Args:
+        query: (B, H, D), without the scale of the scores.
+        key, value: (B, H_kv, D).
+
+    Returns:
+        (B, H, D).
+
+    Cost: O(H D (w + F)), at every position.
+    """
+    keys, values, _, z = cache
+    (batch, kv_heads, _, dim), dtype = keys.shape, accumulation_dtype(keys.dtype)
+    own = slots.own.view(-1, 1, 1, 1).expand(batch, kv_heads, 1, dim)
+    root = dim**-0.25
+    with without_autocast(keys.device.type):
+        last_key, last_value = (x.gather(2, own).to(dtype) for x in (keys, values))
+        keys.scatter_(2, own, key.unsqueeze(2).to(keys.dtype))
+        values.scatter_(2, own, value.unsqueeze(2).to(values.dtype))
+
+        scaled = query.unsqueeze(2).to(dtype) * root  # (B, H, 1, D)
+        phi_query, phi_key = feature_map(scaled, last_key * root)
+        far, _ = linear_attention_step(
+            phi_query.squeeze(2), phi_key.squeeze(2), last_value.squeeze(2), cache.sums,
+            feature_map="identity", state_indices=slots.leaving, normalize=False, inplace=True,
+            enable_gqa=bool(query.shape[1] != kv_heads), backend=backend,
+        )  # fmt: skip
+        grouped = phi_query.squeeze(2).unflatten(1, (kv_heads, -1))  # (B, H_kv, H / H_kv, F)
+        normalizer = (grouped @ z.unsqueeze(-1)).flatten(1, 2)  # (B, H, 1), 0 without sums
+
+        rows = (scaled * root).squeeze(2).unflatten(1, (kv_heads, -1))
+        scores = rows @ keys.to(dtype).mT  # (B, H_kv, H / H_kv, w)
+        scores = scores.masked_fill(~slots.visible[:, None, None], -torch.inf)
+        log_sum = scores.logsumexp(-1, keepdim=True)
+        near = ((scores - log_sum).exp() @ values.to(dtype)).flatten(1, 2)
+        share = share_of_linear(scaled, normalizer, log_sum.flatten(1, 2), feature_map, log_gamma)
+        return torch.lerp(near, far / (normalizer + EPS), share).to(value.dtype)
+
+
+def _take(x: Tensor, columns: Tensor) -> Tensor:
+    """The columns (B, w) of x (B, H, L, D), (B, H, w, D)."""
+    batch, heads, _, dim = x.shape
+    index = columns.view(batch, 1, -1, 1).expand(batch, heads, columns.shape[1], dim)
+    return x.gather(2, index)
