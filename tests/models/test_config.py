@@ -22,6 +22,7 @@ attentions = st.one_of(
         feature_map_options=st.dictionaries(st.text(), counts | st.floats(allow_nan=False)),
         decay=st.sampled_from([None, "fixed", "learned"]),
     ),
+    st.builds(Linear, decay=st.just("learned"), decay_range=st.just((0.5, 0.9))),
     st.builds(Softmax),
     st.builds(Lsh, rounds=counts, buckets=counts.map(lambda half: 2 * half), chunk=counts),
 )
@@ -117,7 +118,8 @@ def test_options_compare_whatever_their_order_and_container() -> None:
         ({"causal_block": 0}, "causal_block"),
         ({"causal_block": 2, "is_causal": False}, "causal_block"),
         ({"decay": "fixed", "is_causal": False}, "decay"),
-        ({"decay": "fixed", "causal_block": 2}, "decay"),
+        ({"decay_range": (0.5, 0.9)}, "decay_range"),
+        ({"decay_range": (0.9, 0.5), "decay": "learned"}, "decay_range"),
         ({"decay": "slow"}, "decay"),
         ({"window_size": -1}, "window_size"),
         ({"window_size": 4, "decay": "fixed"}, "window_size"),

@@ -15,6 +15,7 @@ ctc_loss, ctc_frames_needed  their loss, and the frames that a transcript needs
 ctc_greedy, ctc_beam_search  decoding into phones, greedy or by prefix beam search
 BeamSearch                   prefix beam search, fed frame by frame
 ctc_align                    the frames of each phone
+stream_step, stream_flush    a causal recognizer on frames as they arrive, from a StreamState
 NGram                        a language model over phones; reads and writes ARPA files
 compile_decoder              packs a model's weights: a step is one native call or CUDA graph
 Hypotheses, TokenStream      what beam_search and stream return
@@ -46,11 +47,15 @@ from linattn_models.ctc import (
     CTCTransformerConfig,
     Hypothesis,
     NGram,
+    StreamState,
     ctc_align,
     ctc_beam_search,
     ctc_frames_needed,
     ctc_greedy,
     ctc_loss,
+    initial_stream_state,
+    stream_flush,
+    stream_step,
 )
 from linattn_models.decoding import (
     CompiledDecoder,
@@ -96,6 +101,7 @@ __all__ = [
     "NGram",
     "Seq2SeqTransformer",
     "Softmax",
+    "StreamState",
     "TokenStream",
     "Transformer",
     "TransformerConfig",
@@ -108,9 +114,12 @@ __all__ = [
     "ctc_loss",
     "draw_rotations",
     "head_from_dict",
+    "initial_stream_state",
     "load",
     "load_decoder",
     "lsh_attention",
     "read_config",
     "save",
+    "stream_flush",
+    "stream_step",
 ]

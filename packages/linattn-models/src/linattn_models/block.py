@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -17,6 +18,7 @@ from linattn_models.attention import (
     Linear,
     LinearAttention,
     LinearHeads,
+    LinearMixer,
     Mixer,
     build_mixer,
 )
@@ -86,9 +88,11 @@ class Block(nn.Module):
         memory: LinearAttentionState | None = None,
         attn_mask: Tensor | None = None,
         rotation: Rotation | None = None,
+        causal_block: int | None = None,
     ) -> Tensor:
         """(B, N, E) -> (B, N, E); the only method with dropout, in training mode."""
-        attended = self.mixer(self._attention_input(x), key_lengths, attn_mask, rotation)
+        inputs = self._attention_input(x)
+        attended = self.mixer(inputs, key_lengths, attn_mask, rotation, causal_block)
         return self._output(x, attended, memory, self.dropout if self.training else 0.0)
 
     def prefill(
@@ -128,6 +132,24 @@ class Block(nn.Module):
         attended, state = self.mixer.step(self._attention_input(x), state, cursor, rotation)
         return self._output(x, attended, memory), state
 
+    def read_block(
+        self, x: Tensor, state: LinearAttentionState, key_lengths: Tensor | None = None
+    ) -> tuple[Tensor, LinearAttentionState]:
+        """x (B, N, E) as one block that sees itself and the sums before it; linear attention only.
+
+        The block may have any size; also the next sums.
+        """
+        mixer = cast(LinearMixer, self.mixer)
+        projected = mixer.project(self._attention_input(x))
+        heads, state = mixer.attend_block(projected, state, key_lengths)
+        return self._output(x, mixer.join(heads), None), state
+
+    def zero_sums(
+        self, batch: int, device: torch.device, dtype: torch.dtype
+    ) -> LinearAttentionState:
+        """The sums before the first block that `read_block` reads."""
+        return cast(LinearMixer, self.mixer).zero_state(batch, device, dtype)
+
     def describe(self) -> DecoderLayer:
         """The layer for a backend that compiles it; see `Transformer.describe`."""
         description.require(self, Block)
@@ -140,6 +162,9 @@ class Block(nn.Module):
         qkv, out = self.mixer.describe()
         heads = cast(LinearHeads, self.mixer)
         decay, log_gamma = heads.decay, getattr(heads, "log_gamma", None)
+        if decay is not None and decay.bounds is not None:
+            wanted, advice = "none for a compiled block", "decode eagerly"
+            raise CannotCompile(expected("decay_range", wanted, decay.bounds, advice))
         return DecoderLayer(
             qkv,
             out,

@@ -108,13 +108,14 @@ class TransformerConfig:
         if self.cross_attention and not isinstance(attention, Linear):
             advice = "only linear attention leaves sums of a memory"
             raise ValueError(expected("cross_attention", "linear attention", attention, advice))
-        ordered = [("decay", None), ("window_size", 0)] if isinstance(attention, Linear) else []
-        for field, off in ordered:
-            if getattr(attention, field) != off and (blocks or not self.is_causal):
-                wanted = "is_causal=True and causal_block=1"
-                got = f"is_causal={self.is_causal}, causal_block={self.causal_block}"
-                advice = "it needs an order of positions"
-                raise ValueError(expected(field, wanted, got, advice))
+        advice = "it needs an order of positions"
+        if isinstance(attention, Linear) and attention.decay is not None and not self.is_causal:
+            raise ValueError(expected("decay", "is_causal=True", "is_causal=False", advice))
+        windowed = isinstance(attention, Linear) and attention.window_size
+        if windowed and (blocks or not self.is_causal):
+            wanted = "is_causal=True and causal_block=1"
+            got = f"is_causal={self.is_causal}, causal_block={self.causal_block}"
+            raise ValueError(expected("window_size", wanted, got, advice))
         if self.rotary and (self.head_dim % 2 or isinstance(attention, Lsh)):
             wanted = "an even head_dim, and linear or softmax attention"
             got = f"head_dim {self.head_dim} and '{attention}'"

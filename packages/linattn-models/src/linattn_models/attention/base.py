@@ -61,9 +61,15 @@ class Mixer(Projections):
         key_lengths: Tensor | None = None,
         attn_mask: Tensor | None = None,
         rotation: Rotation | None = None,
+        causal_block: int | None = None,
     ) -> Tensor:
-        """(B, N, E) -> (B, N, E), all positions at once."""
-        return self.join(self.attend(*self.project(x, rotation), key_lengths, attn_mask))
+        """(B, N, E) -> (B, N, E), all positions at once.
+
+        With `causal_block`, for linear attention, blocks of another size than the configuration's.
+        """
+        options = {} if causal_block is None else {"causal_block": causal_block}
+        projected = self.project(x, rotation)
+        return self.join(self.attend(*projected, key_lengths, attn_mask, **options))
 
     def prefill(
         self,

@@ -47,7 +47,11 @@ class Linear(_Kind):
         feature_map_options: the map's own options, a mapping or pairs, such as
             {"num_features": 64}; stored as sorted pairs.
         decay: None for no decay; "fixed": each head has its own constant factor, as in RetNet;
-            "learned": the same factors at first, then trained. Causal attention only.
+            "learned": the same factors at first, then trained. Causal attention only. With a
+            `causal_block`, the keys before a block count less, by the factor to the power of the
+            block's positions; within a block all count alike.
+        decay_range: the least and the greatest factor of a decay, above 0 and at most 1; heads
+            start evenly spread over them. None for RetNet's factors, without bounds.
         window_size: w; 0 for no window. With one, each position reads the last w keys, its own
             included, by softmax, and those before them by linear attention:
 
@@ -67,6 +71,7 @@ class Linear(_Kind):
     feature_map_options: Mapping[str, Any] | Options = ()
     decay: str | None = None
     window_size: int = 0
+    decay_range: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         one_of("feature_map", self.feature_map, feature_map_names())
@@ -77,6 +82,8 @@ class Linear(_Kind):
         if self.window_size and self.decay is not None:
             wanted, advice = "0 beside a decay", "choose one of the two"
             raise ValueError(expected("window_size", wanted, self.window_size, advice))
+        if self.decay_range is not None:
+            object.__setattr__(self, "decay_range", _factors(self.decay_range, self.decay))
         object.__setattr__(self, "feature_map_options", _sorted_pairs(self.feature_map_options))
 
     def to_dict(self) -> dict[str, Any]:
@@ -150,6 +157,16 @@ def attention_config(value: object) -> Attention:
     wanted = "'linear', 'softmax' or 'lsh-X' with X rounds"
     advice = near(str(value)[:LONGEST], [*_KINDS, "lsh-4"])
     raise ValueError(expected("attention", wanted, quote(value), advice))
+
+
+def _factors(bounds: object, decay: str | None) -> tuple[float, float]:
+    """The bounds of a decay's factors; refuses others, and bounds of no decay."""
+    numbers = tuple(bounds) if isinstance(bounds, (list, tuple)) else ()
+    real = len(numbers) == 2 and all(isinstance(x, (int, float)) for x in numbers)
+    if decay is None or not real or not 0 < numbers[0] < numbers[1] <= 1:
+        wanted = "two factors above 0 and at most 1, the smaller first, beside a decay"
+        raise ValueError(expected("decay_range", wanted, f"{quote(bounds)} and decay {decay}"))
+    return float(numbers[0]), float(numbers[1])
 
 
 def _sorted_pairs(options: object) -> Options:

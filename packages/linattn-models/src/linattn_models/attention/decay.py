@@ -17,19 +17,23 @@ class Decay(nn.Module):
         exp(log_decay[h]) = 1 - 2^(-5 - h)
 
     as in RetNet (arXiv 2307.08621). "learned" starts with these factors and keeps them between 0
-    and 1.
+    and 1. With a range they start evenly spread over it, and training keeps them in it.
 
     Args:
         kind: "fixed" or "learned".
         heads: H_kv.
+        bounds: the least and the greatest factor; 0 and 1 by default.
     """
 
-    logits: Tensor  # (H_kv,): factor = sigmoid(logit)
+    logits: Tensor  # (H_kv,): factor = sigmoid(logit), or its place between the bounds
 
-    def __init__(self, kind: str, heads: int) -> None:
+    def __init__(self, kind: str, heads: int, bounds: tuple[float, float] | None = None) -> None:
         super().__init__()
         one_of("decay", kind, DECAYS)
+        self.bounds = bounds
         logits = (2.0 ** (5.0 + torch.arange(heads, dtype=torch.float64)) - 1.0).log()
+        if bounds is not None:
+            logits = ((torch.arange(heads, dtype=torch.float64) + 0.5) / heads).logit()
         # At least float32: half precision has few numbers near 1, where the factors are.
         logits = logits.to(torch.promote_types(torch.get_default_dtype(), torch.float32))
         if kind == "learned":
@@ -40,4 +44,7 @@ class Decay(nn.Module):
     def forward(self) -> Tensor:
         """(H_kv,) log_decay, below 0, at least float32."""
         wide = self.logits if self.logits.dtype == torch.float64 else self.logits.float()
-        return F.logsigmoid(wide)
+        if self.bounds is None:
+            return F.logsigmoid(wide)
+        low, high = self.bounds
+        return (low + (high - low) * wide.sigmoid()).log()

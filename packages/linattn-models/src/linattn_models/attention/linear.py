@@ -20,6 +20,12 @@ from linattn_core.errors import expected
 from linattn_core.feature_maps import Hedgehog
 from linattn_models import description
 from linattn_models.attention.base import Mixer
+from linattn_models.attention.blocks import (
+    block_lengths,
+    join_blocks,
+    running_sums,
+    split_blocks,
+)
 from linattn_models.attention.config import Linear
 from linattn_models.attention.decay import Decay
 from linattn_models.attention.projections import Projections
@@ -46,12 +52,17 @@ class LinearHeads(Projections):
     backend: str
 
     def add_features(
-        self, feature_map: str | FeatureMap, options: Any, decay: str | None, eps: float
+        self,
+        feature_map: str | FeatureMap,
+        options: Any,
+        decay: str | None,
+        eps: float,
+        decay_range: tuple[float, float] | None = None,
     ) -> None:
         """Makes the feature map and the decay; called once, after the projections are made."""
         self.feature_map = get_feature_map(feature_map, self.head_dim, **dict(options))
         _check_heads(self.feature_map, self.num_heads, self.num_kv_heads)
-        self.decay = None if decay is None else Decay(decay, self.num_kv_heads)
+        self.decay = None if decay is None else Decay(decay, self.num_kv_heads, decay_range)
         self.eps = eps
         self.backend = "auto"
         # elu + 1 and relu bend at 0, so their inputs have to lie well on both sides of it.
@@ -98,8 +109,9 @@ class LinearHeads(Projections):
 class LinearMixer(LinearHeads, Mixer):
     """Heads attend by phi(q)^T S / (phi(q)^T z + eps) (equations 4 to 12, 16 to 20 of the paper).
 
-    With `causal_block`, each block of positions is one non-causal call, whose initial state is the
-    sums over all blocks before it.
+    With `causal_block`, the queries of a block read the sums over it and all blocks before it. With
+    a decay too, the sums are multiplied once for each block, by the factor to the power of its
+    positions, and none of a block's own keys counts less.
     """
 
     def __init__(
@@ -107,7 +119,9 @@ class LinearMixer(LinearHeads, Mixer):
     ) -> None:
         Mixer.__init__(self, attention, num_heads, head_dim, is_causal, **settings)
         options = attention.feature_map_options
-        self.add_features(attention.feature_map, options, attention.decay, attention.eps)
+        self.add_features(
+            attention.feature_map, options, attention.decay, attention.eps, attention.decay_range
+        )
 
     def initial_state(
         self, batch: int, max_length: int | None, device: torch.device, dtype: torch.dtype
@@ -122,10 +136,15 @@ class LinearMixer(LinearHeads, Mixer):
         value: Tensor,
         lengths: Tensor | None,
         mask: Tensor | None = None,
+        causal_block: int | None = None,
     ) -> Tensor:
-        """Query (B, H, N, D), key and value (B, H_kv, N, D) -> (B, H, N, D) in O(N) time."""
-        if self.causal_block > 1:
-            return self._attend_blocks(query, key, value, lengths, None, mask)[0]
+        """Query (B, H, N, D), key and value (B, H_kv, N, D) -> (B, H, N, D) in O(N) time.
+
+        With `causal_block`, blocks of another size than the configuration's.
+        """
+        block = self.causal_block if causal_block is None else causal_block
+        if block > 1:
+            return self._attend_blocks(query, key, value, block, lengths, None, mask)[0]
         out: Tensor = linear_attention(
             query,
             key,
@@ -150,8 +169,17 @@ class LinearMixer(LinearHeads, Mixer):
         """As `attend`, starting from a state or None; also the state after each row's keys."""
         sums = cast(LinearAttentionState | None, state)
         if self.causal_block > 1:
-            return self._attend_blocks(query, key, value, lengths, sums)
-        return self._attend_from(query, key, value, lengths, sums)
+            return self._attend_blocks(query, key, value, self.causal_block, lengths, sums)
+        return linear_attention(
+            query,
+            key,
+            value,
+            is_causal=True,
+            key_lengths=lengths,
+            initial_state=sums,
+            return_state=True,
+            **self.settings(),
+        )
 
     def attend_packed(
         self,
@@ -187,25 +215,34 @@ class LinearMixer(LinearHeads, Mixer):
         description.require(self, LinearMixer)
         return self.describe_projections()
 
-    def _attend_from(
+    def attend_block(
         self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        lengths: Tensor | None,
-        state: LinearAttentionState | None,
-        mask: Tensor | None = None,
+        projected: Sequence[Tensor],
+        state: LinearAttentionState,
+        lengths: Tensor | None = None,
     ) -> tuple[Tensor, LinearAttentionState]:
+        """The positions as one block that sees itself whole and the sums before it.
+
+        Args:
+            projected: query (B, H, N, D), key and value (B, H_kv, N, D).
+
+        Returns:
+            (B, H, N, D), and the sums after the block: exp(N log_decay) S + phi(K)^T V.
+        """
+        query, key, value = projected
+        if self.decay is not None:
+            count = key.shape[2] if lengths is None else lengths[:, None]
+            factor = (count * self.decay()).exp().to(state.z.dtype)[..., None]
+            state = LinearAttentionState(factor[..., None] * state.s, factor * state.z)
+        settings = self.settings() | {"log_decay": None}
         return linear_attention(
             query,
             key,
             value,
-            is_causal=self.causal_block == 1,
             key_lengths=lengths,
-            attn_mask=mask,
             initial_state=state,
             return_state=True,
-            **self.settings(),
+            **settings,
         )
 
     def _attend_blocks(
@@ -213,20 +250,40 @@ class LinearMixer(LinearHeads, Mixer):
         query: Tensor,
         key: Tensor,
         value: Tensor,
+        block: int,
         lengths: Tensor | None,
         state: LinearAttentionState | None,
         mask: Tensor | None = None,
     ) -> tuple[Tensor, LinearAttentionState]:
-        outputs = []
-        blocks = (x.split(self.causal_block, dim=2) for x in (query, key, value))
-        for index, block in enumerate(zip(*blocks, strict=True)):
-            size = block[1].shape[2]
-            start = index * self.causal_block
-            own = None if lengths is None else (lengths - start).clamp(0, size)
-            seen = None if mask is None else mask[:, start : start + size]
-            out, state = self._attend_from(block[0], block[1], block[2], own, state, seen)
-            outputs.append(out)
-        return torch.cat(outputs, dim=2), cast(LinearAttentionState, state)
+        """All blocks by two calls: their own sums, then their queries on the running sums."""
+        batch, _, length, _ = query.shape
+        own = block_lengths(batch, length, block, lengths, query.device)
+        counts, seen = own, None
+        if mask is not None:
+            seen = split_blocks(mask[:, None, :, None], block)[:, 0, :, 0]
+            real = torch.arange(block, device=own.device) < own.flatten()[:, None]
+            counts = (seen & real).sum(1).view_as(own)
+        query, key, value = (split_blocks(x, block) for x in (query, key, value))
+        settings = self.settings() | {"log_decay": None}
+        padded = lengths is not None or own.shape[1] * block != length
+        _, sums = linear_attention(
+            query[:, :, :0],
+            key,
+            value,
+            key_lengths=own.flatten() if padded else None,
+            attn_mask=seen,
+            return_state=True,
+            **settings,
+        )
+        sums = LinearAttentionState(*(x.unflatten(0, (batch, -1)) for x in sums))
+        factors = None if self.decay is None else counts.unsqueeze(-1) * self.decay()
+        running = running_sums(sums, factors, state)
+        before = LinearAttentionState(*(x.flatten(0, 1) for x in running))
+        out = linear_attention(
+            query, key[:, :, :0], value[:, :, :0], initial_state=before, **settings
+        )
+        final = LinearAttentionState(running.s[:, -1], running.z[:, -1])
+        return join_blocks(out, batch, length), final
 
 
 def _check_heads(feature_map: FeatureMap, num_heads: int, num_kv_heads: int) -> None:

@@ -11,6 +11,12 @@ from linattn_models.ctc.bilstm import CTCBiLSTM
 from linattn_models.ctc.config import CTCBiLSTMConfig, CTCTransformerConfig
 from linattn_models.ctc.loss import ctc_frames_needed, ctc_loss
 from linattn_models.ctc.ngram import NGram
+from linattn_models.ctc.streaming import (
+    StreamState,
+    initial_stream_state,
+    stream_flush,
+    stream_step,
+)
 from linattn_models.ctc.transformer import CTCTransformer
 
 __all__ = [
@@ -23,9 +29,13 @@ __all__ = [
     "CTCTransformerConfig",
     "Hypothesis",
     "NGram",
+    "StreamState",
     "ctc_align",
     "ctc_beam_search",
     "ctc_frames_needed",
     "ctc_greedy",
     "ctc_loss",
+    "initial_stream_state",
+    "stream_flush",
+    "stream_step",
 ]

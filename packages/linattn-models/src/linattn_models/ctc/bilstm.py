@@ -38,7 +38,13 @@ class CTCBiLSTM(Recognizer):
         )
         self.output = nn.Linear(2 * config.hidden_dim, config.num_phones + 1)
 
-    def hidden(self, frames: Tensor, lengths: Tensor | None, padding: Tensor | None) -> Tensor:
+    def hidden(
+        self,
+        frames: Tensor,
+        lengths: Tensor | None,
+        padding: Tensor | None,
+        chunk: int | None = None,
+    ) -> Tensor:
         """(B, N, num_inputs) -> (B, N, 2 hidden_dim)."""
         if lengths is None or padding is None:
             return cast(Tensor, self.lstm(frames)[0])

@@ -7,10 +7,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol, Self
 
 from linattn_core.errors import expected, quote
+from linattn_models.attention import Linear
 from linattn_models.config import TransformerConfig
-from linattn_models.validation import as_int, fields_at_least, from_fields, in_range
+from linattn_models.validation import as_int, fields_at_least, from_fields, in_range, one_of
 
 SUBSAMPLINGS = (1, 4)
+POSITIONS = ("sinusoidal", "none")
 
 
 class FrontConfig(Protocol):
@@ -86,13 +88,16 @@ class CTCTransformerConfig:
 
     Attributes:
         num_phones: classes besides the blank.
-        transformer: the blocks, not causal.
+        transformer: the blocks: not causal, or for a recognizer that streams causal, with linear
+            attention without a window; its `causal_block` is the output frames of a chunk.
         num_features: F, features of a frame.
         subsampling: 4 puts two 3 x 3 convolutions of stride 2 in front, so that one output frame
             covers four input frames; 1 projects each frame alone.
         channels: channels of these two convolutions.
         depthwise_kernel: width in frames, an odd number, of a convolution x + conv(norm(x)) before
-            each block; 0 for none, as in the paper.
+            each block; 0 for none, as in the paper. In a causal one it ends at the chunk's end.
+        positions: "sinusoidal", added to the inputs of the first block, or "none", which a causal
+            transformer needs: a stream has no end.
     """
 
     num_phones: int
@@ -101,14 +106,18 @@ class CTCTransformerConfig:
     subsampling: int = 1
     channels: int = 32
     depthwise_kernel: int = 0
+    positions: str = "sinusoidal"
 
     def __post_init__(self) -> None:
         _check_front(self)
-        if not isinstance(self.transformer, TransformerConfig) or self.transformer.is_causal:
-            wanted = (
-                "a TransformerConfig with is_causal=False, since each phone depends on all frames"
-            )
+        if not isinstance(self.transformer, TransformerConfig):
+            wanted = "a TransformerConfig"
             raise ValueError(expected("transformer", wanted, quote(self.transformer)))
+        one_of("positions", self.positions, POSITIONS)
+        if self.transformer.is_causal:
+            _check_streaming(self.transformer, self.positions)
+        if self.transformer.cross_attention:
+            raise ValueError(expected("transformer", "no cross_attention", "cross_attention=True"))
         fields_at_least(self, 0, "depthwise_kernel")
         if self.depthwise_kernel and self.depthwise_kernel % 2 == 0:
             wanted = "an odd number of frames, or 0 for no convolution"
@@ -125,6 +134,18 @@ class CTCTransformerConfig:
         if isinstance(values, Mapping) and "transformer" in values:
             values = {**values, "transformer": TransformerConfig.from_dict(values["transformer"])}
         return from_fields(cls, what, values)
+
+
+def _check_streaming(transformer: TransformerConfig, positions: str) -> None:
+    """Refuses what no state of fixed size can continue."""
+    if positions != "none" or transformer.rotary:
+        wanted = "'none' and rotary=False for a causal transformer, whose stream has no end"
+        got = f"{positions!r} and rotary={transformer.rotary}"
+        raise ValueError(expected("positions", wanted, got))
+    attention = transformer.attention
+    if not isinstance(attention, Linear) or attention.window_size:
+        wanted = "linear attention without a window, whose state streams; or is_causal=False"
+        raise ValueError(expected("transformer", wanted, quote(attention)))
 
 
 def _check_front(config: FrontConfig) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linattn_core.errors import expected
 from linattn_models.ctc.alignment import BLANK, ctc_greedy
 from linattn_models.ctc.config import FrontConfig
+from linattn_models.ctc.front import Subsampling, past_lengths
 from linattn_models.ctc.loss import ctc_loss
 from linattn_models.precision import precision_of
 from linattn_models.validation import exact_keys, lengths_within
@@ -50,23 +50,39 @@ class Recognizer(nn.Module):
         """Output frames for these numbers of input frames: ceil(lengths / subsampling)."""
         return (lengths + self.config.subsampling - 1) // self.config.subsampling
 
-    def hidden(self, frames: Tensor, lengths: Tensor | None, padding: Tensor | None) -> Tensor:
+    def hidden(
+        self,
+        frames: Tensor,
+        lengths: Tensor | None,
+        padding: Tensor | None,
+        chunk: int | None = None,
+    ) -> Tensor:
         """The inputs of the layer `output`: (B, T', num_inputs) -> (B, T', its input width).
 
         Args:
             frames: (B, T', num_inputs), after subsampling.
             lengths: (B,) int, in 1..T'; None if no row is padded.
             padding: (B, T') bool, True at or past each row's length; None if no row is padded.
+            chunk: output frames of a chunk, for a causal recognizer.
         """
         raise NotImplementedError
 
-    def forward(self, frames: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def check_chunk(self, chunk: int) -> int:
+        """Output frames of a chunk as an int; only a causal recognizer has chunks."""
+        advice = "build a CTCTransformer with is_causal=True"
+        raise ValueError(expected("chunk", "none, since all frames are seen", chunk, advice))
+
+    def forward(
+        self, frames: Tensor, lengths: Tensor | None = None, *, chunk: int | None = None
+    ) -> Tensor:
         """Log-probabilities of the blank and of each phone, for every output frame.
 
         Args:
             frames: (B, T, F), in the dtype of the weights.
             lengths: (B,) int, in 1..T; frames at or past a row's length do not change its results.
                 All T by default.
+            chunk: for a causal transformer, output frames of a chunk, which see each other and all
+                chunks before; its `causal_block` by default.
 
         Returns:
             (B, ceil(T / subsampling), num_phones + 1). Class 0 is the blank; past a row's
@@ -74,9 +90,11 @@ class Recognizer(nn.Module):
             decoding all output frames gives the same phones.
 
         Raises:
-            ValueError, TypeError: another shape or dtype, or lengths out of 1..T.
+            ValueError, TypeError: another shape or dtype, lengths out of 1..T, or a chunk for a
+                recognizer that is not causal.
         """
         check_frames(frames, self.config.num_features, precision_of(self.output)[1])
+        chunk = None if chunk is None else self.check_chunk(chunk)
         padding = None
         if lengths is not None:
             lengths_within("lengths", lengths, frames.shape[0], frames.shape[1], shortest=1)
@@ -87,30 +105,41 @@ class Recognizer(nn.Module):
         if lengths is not None:
             lengths = self.output_lengths(lengths)
             padding = past_lengths(lengths, frames.shape[1])
-        log_probabilities = log_softmax_of(self.output, self.hidden(frames, lengths, padding))
+        hidden = self.hidden(frames, lengths, padding, chunk)
+        log_probabilities = log_softmax_of(self.output, hidden)
         return log_probabilities if padding is None else blank_past(log_probabilities, padding)
 
     def loss(
-        self, frames: Tensor, lengths: Tensor | None, targets: Tensor, target_lengths: Tensor
+        self,
+        frames: Tensor,
+        lengths: Tensor | None,
+        targets: Tensor,
+        target_lengths: Tensor,
+        *,
+        chunk: int | None = None,
     ) -> Tensor:
         """The mean over rows of nats per phone, a scalar; see `ctc_loss`.
 
         Args:
-            frames, lengths: as for `forward`.
+            frames, lengths, chunk: as for `forward`.
             targets: (B, S) int, phones from 1 to num_phones; values past a row's length are not
                 read.
             target_lengths: (B,) int, in 0..S; use `ctc_frames_needed` to find rows with too many
                 phones for their frames.
         """
-        log_probabilities = self(frames, lengths)
+        log_probabilities = self(frames, lengths, chunk=chunk)
         if lengths is None:
             lengths = torch.full((frames.shape[0],), frames.shape[1], device=frames.device)
         return ctc_loss(log_probabilities, self.output_lengths(lengths), targets, target_lengths)
 
     @torch.no_grad()
-    def greedy(self, frames: Tensor, lengths: Tensor | None = None) -> list[list[int]]:
+    def greedy(
+        self, frames: Tensor, lengths: Tensor | None = None, *, chunk: int | None = None
+    ) -> list[list[int]]:
         """The phones of each row's likeliest path; see `ctc_greedy`."""
-        return ctc_greedy(self(frames, lengths))  # past a row's length the blank is certain
+        return ctc_greedy(
+            self(frames, lengths, chunk=chunk)
+        )  # past a row's length the blank is certain
 
     def to_dict(self) -> dict[str, Any]:
         """The settings from which `from_dict` builds the model, without weights, as JSON values."""
@@ -143,62 +172,3 @@ def blank_past(log_probabilities: Tensor, padding: Tensor) -> Tensor:
     certain = torch.full_like(log_probabilities[0, 0], -torch.inf)
     certain[BLANK] = 0.0
     return torch.where(padding.unsqueeze(-1), certain, log_probabilities)
-
-
-class Subsampling(nn.Module):
-    """Two 3 x 3 convolutions of stride 2 over time and features, each followed by ReLU.
-
-    Args:
-        channels: output channels of both convolutions.
-    """
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(1, channels, 3, stride=2, padding=1)
-        self.second = nn.Conv2d(channels, channels, 3, stride=2, padding=1)
-
-    def num_outputs(self, features: int) -> int:
-        """The number of features of an output frame, for `features` of an input frame."""
-        return self.second.out_channels * ((features + 3) // 4)
-
-    def forward(self, frames: Tensor, lengths: Tensor | None) -> Tensor:
-        """(B, T, F), with zeros in the padding -> (B, ceil(T / 4), channels * ceil(F / 4))."""
-        maps = F.relu(self.first(frames.unsqueeze(1)))  # (B, channels, T / 2, F / 2)
-        if lengths is not None:
-            # The bias has made padding nonzero, and the next convolution sees one frame of it.
-            padding = past_lengths((lengths + 1) // 2, maps.shape[2])
-            maps = maps.masked_fill(padding[:, None, :, None], 0.0)
-        return F.relu(self.second(maps)).transpose(1, 2).flatten(2)
-
-
-class Convolution(nn.Module):
-    """x + conv(norm(x)), a depthwise convolution over neighboring frames.
-
-    Args:
-        embed_dim: E.
-        kernel: the number of frames that an output sees, odd.
-    """
-
-    def __init__(self, embed_dim: int, kernel: int) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(embed_dim)
-        self.depthwise = nn.Conv1d(
-            embed_dim, embed_dim, kernel, padding=kernel // 2, groups=embed_dim
-        )
-
-    def forward(self, x: Tensor, padding: Tensor | None) -> Tensor:
-        """(B, N, E) -> (B, N, E).
-
-        Args:
-            x: (B, N, E).
-            padding: (B, N) bool, True at padding, where the convolution sees zeros.
-        """
-        inputs = self.norm(x)
-        if padding is not None:
-            inputs = inputs.masked_fill(padding.unsqueeze(-1), 0.0)
-        return x + cast(Tensor, self.depthwise(inputs.transpose(1, 2))).transpose(1, 2)
-
-
-def past_lengths(lengths: Tensor, length: int) -> Tensor:
-    """(B, length) bool, True at padding: at or past each row's length."""
-    return torch.arange(length, device=lengths.device) >= lengths.unsqueeze(1)

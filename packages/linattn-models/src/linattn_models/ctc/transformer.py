@@ -1,4 +1,4 @@
-"""The paper's recognizer: a transformer that sees all frames."""
+"""The paper's recognizer: a transformer that sees all frames, or all up to its chunk's end."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ import torch
 from torch import Tensor, nn
 
 from linattn_models.ctc.config import CTCTransformerConfig
-from linattn_models.ctc.recognizer import Convolution, Recognizer
+from linattn_models.ctc.front import Convolution
+from linattn_models.ctc.recognizer import Recognizer
 from linattn_models.positions import sinusoids
 from linattn_models.precision import precision_of
 from linattn_models.transformer import Transformer
+from linattn_models.validation import at_least
 
 
 class CTCTransformer(Recognizer):
-    """log p(class | all frames) for every output frame, by a non-causal transformer.
+    """log p(class | frames) for every output frame, by a transformer.
+
+    One that is not causal sees all frames. A causal one sees all frames up to the end of the
+    output frame's chunk: the whole utterance gives what `stream_step` gives chunk by chunk.
 
     Cost: O(T) time for linear attention, O(T^2) for softmax, O(T log T) for LSH.
 
@@ -38,16 +43,33 @@ class CTCTransformer(Recognizer):
         self.transformer = Transformer(config.transformer)
         self.output = nn.Linear(embed_dim, config.num_phones + 1)
 
-    def hidden(self, frames: Tensor, lengths: Tensor | None, padding: Tensor | None) -> Tensor:
+    def check_chunk(self, chunk: int) -> int:
+        """Output frames of a chunk as an int; only a causal recognizer has chunks."""
+        if not self.config.transformer.is_causal:
+            return super().check_chunk(chunk)
+        return at_least("chunk", chunk, 1)
+
+    def hidden(
+        self,
+        frames: Tensor,
+        lengths: Tensor | None,
+        padding: Tensor | None,
+        chunk: int | None = None,
+    ) -> Tensor:
         """(B, N, num_inputs) -> (B, N, E)."""
-        device, dtype = precision_of(self.output)
-        with torch.device(device):
-            positions = sinusoids(frames.shape[1], self.config.transformer.embed_dim)
-        # In the dtype of the weights, so that the residual stream is float32 also inside autocast.
-        x = self.input(frames) + positions.to(dtype)
+        config = self.config.transformer
+        if chunk is None and config.is_causal:
+            chunk = config.causal_block
+        x = self.input(frames)
+        if self.config.positions == "sinusoidal":
+            device, dtype = precision_of(self.output)
+            with torch.device(device):
+                positions = sinusoids(frames.shape[1], config.embed_dim)
+            # In the dtype of the weights: the residual stream is float32 also inside autocast.
+            x = x + positions.to(dtype)
         rotation = self.transformer.rotation(x)
         for index, block in enumerate(self.transformer.blocks):
             if self.convolutions:
-                x = self.convolutions[index](x, padding)
-            x = block(x, lengths, rotation=rotation)
+                x = self.convolutions[index](x, padding, chunk)
+            x = block(x, lengths, rotation=rotation, causal_block=chunk)
         return cast(Tensor, self.transformer.norm(x))

@@ -1,0 +1,262 @@
+"""A causal recognizer on frames as they arrive: a state of fixed size, one step for each chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import cast
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from linattn_core import LinearAttentionState
+from linattn_core.errors import expected, quote
+from linattn_models.block import Block
+from linattn_models.ctc.front import Convolution, past_lengths
+from linattn_models.ctc.recognizer import blank_past, check_frames, log_softmax_of
+from linattn_models.ctc.transformer import CTCTransformer
+from linattn_models.files import replace_file
+from linattn_models.fingerprint import compute_fingerprint, refuse_others
+from linattn_models.precision import precision_of
+from linattn_models.validation import at_least, lengths_within
+
+FORMAT = "linattn stream state"
+
+
+@dataclass(frozen=True)
+class StreamState:
+    """What a causal `CTCTransformer` knows of the frames so far; the same size for any duration.
+
+    Attributes:
+        frame: (B, 1, F), the last frame; (B, 0, F) without subsampling.
+        maps: (B, channels, 1, F / 2), the last outputs of the first front convolution.
+        convolutions: (B, layers, E, kernel // 2), what the depthwise convolutions saw last.
+        s: (B, layers, H, D, D), the sums S of linear attention.
+        z: (B, layers, H, D), the sums z.
+        fingerprint: of the weights that made it; None if it is not known.
+    """
+
+    frame: Tensor
+    maps: Tensor
+    convolutions: Tensor
+    s: Tensor
+    z: Tensor
+    fingerprint: str | None = None
+
+    @property
+    def batch(self) -> int:
+        """B, streams side by side."""
+        return self.s.shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensors."""
+        return sum(x.nbytes for x in self.tensors().values())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors by name, each with the streams as its first dimension."""
+        names = (field.name for field in fields(self) if field.name != "fingerprint")
+        return {name: getattr(self, name) for name in names}
+
+    def index_select(self, indices: Tensor) -> StreamState:
+        """The states of the streams `indices` (any length, repeats allowed), as a copy."""
+        rows = {name: x.index_select(0, indices.to(x.device)) for name, x in self.tensors().items()}
+        return StreamState(**rows, fingerprint=self.fingerprint)
+
+    @classmethod
+    def cat(cls, states: Sequence[StreamState]) -> StreamState:
+        """One state with the streams of all `states`, in order.
+
+        Raises:
+            ValueError: no states, or states of different models.
+        """
+        if not states:
+            raise ValueError(expected("states", "at least one StreamState", "none"))
+        shapes = [_signature(state) for state in states]
+        prints = {state.fingerprint for state in states} - {None}
+        if any(shape != shapes[0] for shape in shapes) or len(prints) > 1:
+            raise ValueError(expected("states", "states of one model", "of several"))
+        tensors = [state.tensors() for state in states]
+        joined = {name: torch.cat([x[name] for x in tensors]) for name in tensors[0]}
+        known = all(state.fingerprint for state in states)
+        return cls(**joined, fingerprint=states[0].fingerprint if known else None)
+
+    def save(self, file: str | Path) -> None:
+        """Writes one safetensors file; nothing is pickled."""
+        metadata = {"format": FORMAT}
+        if self.fingerprint is not None:
+            metadata["fingerprint"] = self.fingerprint
+        tensors = {name: x.detach().cpu().contiguous() for name, x in self.tensors().items()}
+        replace_file(Path(file), save(tensors, metadata))
+
+    @classmethod
+    def load(cls, file: str | Path, model: CTCTransformer) -> StreamState:
+        """The state that `save` wrote, on the device of `model`.
+
+        Raises:
+            ValueError: another file, or the state of another model.
+            FileNotFoundError: no such file.
+        """
+        path, wanted = Path(file), "a file that StreamState.save wrote"
+        if not path.is_file():
+            raise FileNotFoundError(expected(str(path), wanted, "no such file"))
+        try:
+            with safe_open(path, framework="pt") as content:
+                metadata = content.metadata() or {}
+                tensors = {name: content.get_tensor(name).clone() for name in content.keys()}  # noqa: SIM118
+            if metadata.get("format") != FORMAT:
+                raise ValueError(expected(str(path), wanted, "another kind of file"))
+            state = cls(**tensors, fingerprint=metadata.get("fingerprint"))
+        except (SafetensorError, TypeError) as error:
+            raise ValueError(expected(str(path), wanted, quote(error))) from None
+        refuse_others(state.fingerprint, compute_fingerprint(model))
+        device = precision_of(model.output)[0]
+        moved = {name: x.to(device) for name, x in state.tensors().items()}
+        state = cls(**moved, fingerprint=state.fingerprint)
+        _check_state(model, state)
+        return state
+
+
+def initial_stream_state(model: CTCTransformer, batch: int = 1) -> StreamState:
+    """The state before the first frame.
+
+    Args:
+        model: a causal recognizer.
+        batch: B, streams side by side.
+
+    Raises:
+        ValueError: a recognizer that is not causal.
+    """
+    batch = at_least("batch", batch, 1)
+    config = model.config
+    if not config.transformer.is_causal:
+        advice = "build it with is_causal=True and positions='none'"
+        raise ValueError(expected("the model", "a causal recognizer", "one of all frames", advice))
+    state = _zeros(model, batch)
+    return replace(state, fingerprint=compute_fingerprint(model))
+
+
+@torch.no_grad()
+def stream_step(
+    model: CTCTransformer, frames: Tensor, state: StreamState
+) -> tuple[Tensor, StreamState]:
+    """Log-probabilities of one more chunk, as `model(all frames, chunk=n)` gives for its frames.
+
+    Args:
+        model: a causal recognizer, in evaluation mode.
+        frames: (B, n * subsampling, F); n is the chunk, which may be any size.
+        state: from `initial_stream_state` or the step before.
+
+    Returns:
+        (B, n, num_phones + 1), and the next state.
+
+    Raises:
+        ValueError, TypeError: another shape or dtype, or a state of another model.
+
+    Cost: O(n) time, and the same for every chunk of a stream.
+    """
+    _check(model, frames, state)
+    subsampling = model.config.subsampling
+    if frames.shape[1] % subsampling:
+        wanted = f"a multiple of subsampling {subsampling} frames"
+        advice = "end the stream with stream_flush"
+        raise ValueError(expected("frames", wanted, frames.shape[1], advice))
+    return advance_stream(model, frames, state)
+
+
+@torch.no_grad()
+def stream_flush(
+    model: CTCTransformer, frames: Tensor, state: StreamState, lengths: Tensor | None = None
+) -> Tensor:
+    """Log-probabilities of the last chunk, which may have any number of frames.
+
+    Args:
+        model: a causal recognizer, in evaluation mode.
+        frames: (B, T, F), T >= 1.
+        state: from the step before.
+        lengths: (B,) int, each stream's own frames, in 0..T; all T by default.
+
+    Returns:
+        (B, ceil(T / subsampling), num_phones + 1); past a stream's own output frames the blank is
+        certain. The streams end here, so that there is no next state.
+    """
+    _check(model, frames, state)
+    if lengths is None:
+        return advance_stream(model, frames, state)[0]
+    lengths_within("lengths", lengths, *frames.shape[:2])
+    lengths = lengths.to(frames.device)
+    frames = frames.masked_fill(past_lengths(lengths, frames.shape[1])[..., None], 0.0)
+    outputs, _ = advance_stream(model, frames, state, lengths)
+    return blank_past(outputs, past_lengths(model.output_lengths(lengths), outputs.shape[1]))
+
+
+def advance_stream(
+    model: CTCTransformer, frames: Tensor, state: StreamState, lengths: Tensor | None = None
+) -> tuple[Tensor, StreamState]:
+    """As `stream_step` without checks, for tensors that fit; may be exported."""
+    frame, maps = state.frame, state.maps
+    if model.subsampling is not None:
+        frames, frame, maps = model.subsampling.step(frames, frame, maps, lengths)
+        lengths = None if lengths is None else model.output_lengths(lengths)
+    x = cast(Tensor, model.input(frames))
+    convolutions, sums, normalizers = [], [], []
+    for layer, block in enumerate(model.transformer.blocks):
+        if model.convolutions:
+            convolution = cast(Convolution, model.convolutions[layer])
+            x, before = convolution.step(x, state.convolutions[:, layer], lengths)
+            convolutions.append(before)
+        own = LinearAttentionState(state.s[:, layer], state.z[:, layer])
+        x, own = cast(Block, block).read_block(x, own, lengths)
+        sums.append(own.s)
+        normalizers.append(own.z)
+    outputs = log_softmax_of(model.output, model.transformer.norm(x))
+    seen = torch.stack(convolutions, 1) if convolutions else state.convolutions
+    after = StreamState(
+        frame, maps, seen, torch.stack(sums, 1), torch.stack(normalizers, 1), state.fingerprint
+    )
+    return outputs, after
+
+
+def _zeros(model: CTCTransformer, batch: int) -> StreamState:
+    config, (device, dtype) = model.config, precision_of(model.output)
+    layers = config.transformer.num_layers
+    context = config.depthwise_kernel // 2
+    front = model.subsampling is not None
+    sums = cast(Block, model.transformer.blocks[0]).zero_sums(batch, device, dtype)
+
+    def zeros(*shape: int) -> Tensor:
+        return torch.zeros(batch, *shape, device=device, dtype=dtype)
+
+    return StreamState(
+        frame=zeros(int(front), config.num_features),
+        maps=zeros(config.channels * front, 1, (config.num_features + 1) // 2),
+        convolutions=zeros(layers if context else 0, config.transformer.embed_dim, context),
+        s=torch.stack([sums.s] * layers, 1),
+        z=torch.stack([sums.z] * layers, 1),
+    )
+
+
+def _signature(state: StreamState) -> dict[str, tuple[torch.Size, torch.dtype, torch.device]]:
+    return {name: (x.shape[1:], x.dtype, x.device) for name, x in state.tensors().items()}
+
+
+def _check(model: CTCTransformer, frames: Tensor, state: StreamState) -> None:
+    check_frames(frames, model.config.num_features, precision_of(model.output)[1])
+    if not isinstance(state, StreamState):
+        raise TypeError(expected("state", "a StreamState", f"a {type(state).__name__}"))
+    _check_state(model, state)
+    if state.batch != frames.shape[0]:
+        wanted = f"states of the {frames.shape[0]} streams of the frames"
+        raise ValueError(expected("state", wanted, state.batch))
+
+
+def _check_state(model: CTCTransformer, state: StreamState) -> None:
+    """Refuses a state whose tensors do not fit the model, or a recognizer without states."""
+    if not model.config.transformer.is_causal:
+        raise ValueError(expected("the model", "a causal recognizer", "one of all frames"))
+    if _signature(state) != _signature(_zeros(model, 1)):
+        wanted = "a state of this model, in its dtype and on its device"
+        raise ValueError(expected("state", wanted, "one of another"))

@@ -1,0 +1,165 @@
+"""A stream gives what the whole utterance gives, however its frames arrive."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from linattn_models import CTCTransformer, CTCTransformerConfig, Linear, TransformerConfig
+from linattn_models.ctc import StreamState, initial_stream_state, stream_flush, stream_step
+
+FEATURES = 6
+
+
+def tiny(
+    chunk: int = 3,
+    decay: str | None = "learned",
+    kernel: int = 5,
+    subsampling: int = 4,
+    dtype: torch.dtype = torch.float32,
+    **fields: object,
+) -> CTCTransformer:
+    torch.manual_seed(0)
+    attention = Linear(decay=decay, decay_range=None if decay is None else (0.9, 0.99))
+    transformer = TransformerConfig(
+        2, 2, 4, 12, attention=attention, causal_block=chunk, num_kv_heads=1
+    )
+    config = CTCTransformerConfig(
+        4,
+        transformer,
+        num_features=FEATURES,
+        channels=3,
+        depthwise_kernel=kernel,
+        subsampling=subsampling,
+        positions="none",
+    )
+    return CTCTransformer(config).to(dtype).eval()
+
+
+def frames_of(batch: int, length: int) -> Tensor:
+    return torch.randn(batch, length, FEATURES, generator=torch.Generator().manual_seed(length))
+
+
+def streamed(model: CTCTransformer, frames: Tensor, chunk: int) -> Tensor:
+    """The outputs of a stream whose last chunk may be short, and may be whole."""
+    size, state = chunk * model.config.subsampling, initial_stream_state(model, len(frames))
+    outputs = []
+    *chunks, last = frames.split(size, 1)
+    for piece in chunks:
+        out, state = stream_step(model, piece, state)
+        outputs.append(out)
+    return torch.cat([*outputs, stream_flush(model, last, state)], 1)
+
+
+@settings(max_examples=30)
+@given(
+    length=st.integers(1, 50),
+    chunk=st.integers(1, 5),
+    decay=st.sampled_from([None, "fixed", "learned"]),
+    kernel=st.sampled_from([0, 5]),
+    subsampling=st.sampled_from([1, 4]),
+)
+def test_a_stream_equals_the_whole(
+    length: int, chunk: int, decay: str | None, kernel: int, subsampling: int
+) -> None:
+    model = tiny(2, decay, kernel, subsampling)
+    frames = frames_of(2, length)
+    with torch.no_grad():
+        whole = model(frames, chunk=chunk)
+    torch.testing.assert_close(streamed(model, frames, chunk), whole, rtol=0, atol=1e-5)
+
+
+@settings(max_examples=20)
+@given(lengths=st.lists(st.integers(1, 40), min_size=1, max_size=3), chunk=st.integers(1, 5))
+def test_rows_of_a_batch_are_as_if_alone(lengths: list[int], chunk: int) -> None:
+    model = tiny(dtype=torch.float64)
+    longest = max(lengths)
+    frames = frames_of(len(lengths), longest).double()
+    frames[torch.arange(longest) >= torch.tensor(lengths)[:, None]] = torch.nan
+    together = model(frames, torch.tensor(lengths), chunk=chunk)
+    for row, length in enumerate(lengths):
+        alone = model(frames[row : row + 1, :length], chunk=chunk)[0]
+        torch.testing.assert_close(together[row, : len(alone)], alone)
+
+
+def test_streams_side_by_side_are_as_if_alone() -> None:
+    model, frames = tiny(), frames_of(3, 12)
+    state = initial_stream_state(model, 3)
+    _, state = stream_step(model, frames, state)
+    states = [state.index_select(torch.tensor([row])) for row in range(3)]
+    rest, lengths = frames_of(3, 7), torch.tensor([7, 2, 5])
+    together = stream_flush(model, rest, StreamState.cat(states), lengths)
+    for row, length in enumerate(lengths.tolist()):
+        whole = model(torch.cat([frames[row], rest[row, :length]])[None])[0]
+        count = -(-length // 4)
+        torch.testing.assert_close(together[row, :count], whole[3:], rtol=0, atol=1e-5)
+        assert together[row, count:, 0].eq(0).all()
+
+
+def test_no_later_chunk_changes_an_output() -> None:
+    model, frames = tiny(), frames_of(1, 36)
+    other = torch.cat([frames[:, :24], 5 * frames_of(1, 12)], 1)
+    torch.testing.assert_close(model(frames)[:, :6], model(other)[:, :6])
+    assert not torch.allclose(model(frames[:, :20])[:, 3:5], model(frames)[:, 3:5])
+
+
+def test_a_decay_acts_once_for_each_chunk() -> None:
+    model, frames = tiny(), frames_of(1, 12)
+    _, state = stream_step(model, frames, initial_stream_state(model))
+    bigger = replace(state, s=2 * state.s, z=2 * state.z)
+    after, twice = (stream_step(model, frames * 0, x)[1] for x in (state, bigger))
+    factor = (twice.z - after.z)[0, 0] / state.z[0, 0]
+    logarithm = model.transformer.blocks[0].mixer.decay().detach()
+    torch.testing.assert_close(factor, (3 * logarithm).exp()[:, None].expand_as(factor))
+
+
+def test_a_model_learns_at_any_chunk() -> None:
+    model = tiny().train()
+    targets, counts = torch.tensor([[1, 2, 3]]), torch.tensor([3])
+    for chunk in (1, 3, 8):
+        model.loss(frames_of(1, 40), None, targets, counts, chunk=chunk).backward()
+    assert all(x.grad is not None and x.grad.isfinite().all() for x in model.parameters())
+
+
+def test_states_are_saved_and_those_of_others_refused(tmp_path: Path) -> None:
+    model, frames = tiny(), frames_of(2, 12)
+    _, state = stream_step(model, frames, initial_stream_state(model, 2))
+    state.save(tmp_path / "state")
+    again = StreamState.load(tmp_path / "state", model)
+    torch.testing.assert_close(
+        stream_flush(model, frames, again), stream_flush(model, frames, state), rtol=0, atol=0
+    )
+    other = tiny()
+    with torch.no_grad():
+        other.output.weight.add_(1)
+    with pytest.raises(ValueError, match="state"):
+        StreamState.load(tmp_path / "state", other)
+    with pytest.raises(ValueError, match="state"):
+        stream_step(tiny(kernel=0), frames, state)
+    with pytest.raises(ValueError, match="state"):
+        stream_step(model, frames[:1], state)
+    (tmp_path / "state").write_bytes(b"{}")
+    with pytest.raises(ValueError, match="StreamState"):
+        StreamState.load(tmp_path / "state", model)
+
+
+def test_what_cannot_stream_is_refused() -> None:
+    model = tiny()
+    with pytest.raises(ValueError, match="frames"):
+        stream_step(model, frames_of(1, 6), initial_stream_state(model))
+    plain = CTCTransformer(CTCTransformerConfig(4, num_features=FEATURES))
+    with pytest.raises(ValueError, match="causal"):
+        initial_stream_state(plain)
+    with pytest.raises(ValueError, match="chunk"):
+        plain(frames_of(1, 6), chunk=2)
+    with pytest.raises(ValueError, match="positions"):
+        CTCTransformerConfig(4, TransformerConfig(2, 2, 4, 12))
+    softmax = TransformerConfig(2, 2, 4, 12, attention="softmax")
+    with pytest.raises(ValueError, match="transformer"):
+        CTCTransformerConfig(4, softmax, positions="none")
