@@ -310,8 +310,9 @@ class NativeDecoder(Protocol):
     Shapes and dtypes of inputs have been checked; their values have not. A decoder in native code
     checks the states, whose addresses it passes on. They are updated in place. Several threads may
     call it at once with different states. A decoder that steps states anywhere in memory equally
-    fast inherits `reserve` and `noise` from this protocol, and one that makes one step in a call
-    inherits `most_steps` and `steps`.
+    fast inherits `reserve` and `noise` from this protocol, one that makes one step in a call
+    inherits `most_steps` and `steps`, and one that reads prompts from the start alone inherits
+    `continues_prompts` and `read`.
 
     Attributes:
         nbytes: bytes of the packed weights.
@@ -349,6 +350,36 @@ class NativeDecoder(Protocol):
         Returns:
             (B, P), the parameters after each row's last input; for vectors (B, N, E).
         """
+
+    @property
+    def continues_prompts(self) -> bool:
+        """Whether it has `read`; False for a decoder that does not say."""
+        return False
+
+    def read(
+        self,
+        tokens: Tensor,
+        lengths: Tensor | None,
+        position: int | Tensor,
+        states: Sequence[DecoderState],
+    ) -> Tensor:
+        """More tokens of each row, which continue its state.
+
+        Args:
+            tokens: (B, N) or (B, N, C), int64, padded on the right.
+            lengths: (B,) int64 in 0..N, the tokens of each row; None where each row has all.
+            position: of the first tokens: an int for all rows, or (B,) int64. A padded row must
+                have room for N tokens too.
+            states: of each layer; updated in place.
+
+        Returns:
+            (B, P), the parameters after each row's last token; of a row without tokens, anything.
+
+        Raises:
+            TypeError: the decoder does not continue prompts.
+        """
+        wanted = "a decoder that reads more tokens of a state"
+        raise TypeError(expected("read", wanted, f"a {type(self).__name__}", "call step"))
 
     def step(
         self,

@@ -116,6 +116,21 @@ class CpuDecoder(NativeDecoder):
         self._run(inputs, length + begins, lengths, 0, begins, states, outputs)
         return outputs
 
+    @property
+    def continues_prompts(self) -> bool:
+        return True
+
+    def read(
+        self,
+        tokens: Tensor,
+        lengths: Tensor | None,
+        position: int | Tensor,
+        states: Sequence[DecoderState],
+    ) -> Tensor:
+        outputs = torch.zeros((tokens.shape[0], self._width), dtype=torch.float32, device=_CPU)
+        self._run(tokens, tokens.shape[1], lengths, position, False, states, outputs)
+        return outputs
+
     def step(
         self,
         inputs: Tensor,

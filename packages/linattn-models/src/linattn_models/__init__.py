@@ -18,6 +18,8 @@ ctc_align                    the frames of each phone
 stream_step, stream_flush    a causal recognizer on frames as they arrive, from a StreamState
 NGram                        a language model over phones; reads and writes ARPA files
 compile_decoder              packs a model's weights: a step is one native call or CUDA graph
+ContinuousBatch              requests that join and leave a batch between steps
+Request, SamplingParams, Output    what it is asked, and what comes out
 Hypotheses, TokenStream      what beam_search and stream return
 DecodingState                the state between two steps
 KeyValueCache, WindowCache   the state of a layer with softmax, or with a window
@@ -60,7 +62,11 @@ from linattn_models.ctc import (
 from linattn_models.decoding import (
     CompiledDecoder,
     CompiledTransformer,
+    ContinuousBatch,
     Hypotheses,
+    Output,
+    Request,
+    SamplingParams,
     TokenStream,
     compile_decoder,
 )
@@ -87,6 +93,7 @@ __all__ = [
     "CharacterTokenizer",
     "CompiledDecoder",
     "CompiledTransformer",
+    "ContinuousBatch",
     "DecodingBatch",
     "DecodingState",
     "EncoderDecoder",
@@ -99,6 +106,9 @@ __all__ = [
     "Lsh",
     "MixtureOfLogistics",
     "NGram",
+    "Output",
+    "Request",
+    "SamplingParams",
     "Seq2SeqTransformer",
     "Softmax",
     "StreamState",

@@ -1,5 +1,6 @@
 """Decoding: sequences drawn token by token, and steps compiled to be fast.
 
+batch             requests that join and leave a batch between steps
 compile           `compile_decoder`, a cache of what it compiles, the choice of a predictor
 compiled_decoder  decoders with packed weights and the interface of the model
 generation        the mixin with `generate`, `stream` and `beam_search`
@@ -16,6 +17,7 @@ philox            random numbers of a row and a position
 torch_step        the step that is recorded
 """
 
+from linattn_models.decoding.batch import ContinuousBatch, Output, Request, SamplingParams
 from linattn_models.decoding.beams import Hypotheses
 from linattn_models.decoding.compile import (
     DECODERS,
@@ -40,12 +42,16 @@ __all__ = [
     "DECODERS",
     "CompiledDecoder",
     "CompiledTransformer",
+    "ContinuousBatch",
     "Filters",
     "FusedPredictor",
     "GenerationMixin",
     "Hypotheses",
+    "Output",
     "Prompt",
+    "Request",
     "Sampling",
+    "SamplingParams",
     "Start",
     "TokenStream",
     "check_length",

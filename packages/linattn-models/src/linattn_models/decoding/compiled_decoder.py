@@ -20,6 +20,7 @@ from linattn_models.decoding.loop import Start
 from linattn_models.decoding.predictors import (
     Prefills,
     TokenModel,
+    check_continuation,
     keep_within_room,
     layers_of,
     prefill_prompt,
@@ -192,7 +193,7 @@ class CompiledDecoder(_Compiled, GenerationMixin):
         max_length: int | None = None,
         owner: object | None = None,
     ) -> tuple[Tensor, DecodingState]:
-        """As `AutoregressiveTransformer.prefill`; tokens that continue a state are read in steps.
+        """As `AutoregressiveTransformer.prefill`; on a GPU, a state is continued in steps.
 
         Args:
             owner: an object for which the decoder reserves the states that it steps fastest, if it
@@ -208,7 +209,7 @@ class CompiledDecoder(_Compiled, GenerationMixin):
             if state.batch != tokens.shape[0]:
                 wanted, got = f"sequences for the prompts' {tokens.shape[0]} rows", state.batch
                 raise ValueError(expected("state", wanted, got))
-            return step_through(self, tokens, lengths, state.clone(), room)
+            return self._continue(tokens, lengths, state.clone(), room)
         check_sequences(self.head, tokens, 0, less_one(room))
         batch, length = tokens.shape[:2]
         if lengths is not None:
@@ -219,6 +220,26 @@ class CompiledDecoder(_Compiled, GenerationMixin):
         parameters = self.native.prefill(tokens, lengths, layers)
         cursor = START.after(length + 1, lengths)
         return parameters, DecodingState(layers, cursor, room, parameters, self._fingerprint)
+
+    def _continue(
+        self, tokens: Tensor, lengths: Tensor | None, state: DecodingState, room: int | None
+    ) -> tuple[Tensor, DecodingState]:
+        """`prefill` from a state, which is updated in place."""
+        length = tokens.shape[1]
+        # Native code wants room for the padding, too, which rows of different lengths may lack.
+        fits = self._longest is None or state.cursor.furthest + length <= self._longest
+        if not (self.native.continues_prompts and fits):
+            return step_through(self, tokens, lengths, state, room)
+        lengths, before = check_continuation(self.head, tokens, lengths, state, room)
+        state = state.with_room(room)
+        if length == 0:
+            return cast(Tensor, before), state
+        layers, position = layers_of(state), state.cursor.position
+        parameters = self.native.read(tokens, lengths, position, layers)
+        if before is not None and lengths is not None:
+            parameters = torch.where((lengths > 0).unsqueeze(1), parameters, before)
+        cursor = state.cursor.after(length, lengths)
+        return parameters, replace(state, cursor=cursor, parameters=parameters)
 
     def empty_states(self, batch: int, owner: object | None = None) -> tuple[FixedState, ...]:
         """Zero states of `batch` rows, reserved for an owner where that makes steps faster."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
@@ -38,6 +40,19 @@ def philox(counter: Tensor, key: Tensor) -> Tensor:
     return torch.stack([even[0], odd[0], even[1], odd[1]])
 
 
+class RowStreams(Protocol):
+    """A stream of random numbers for each row, as `Streams`."""
+
+    def next(self) -> Tensor:
+        """The numbers (B, 4) of the next position, float64 in (0, 1)."""
+
+    def take(self, count: int) -> Tensor:
+        """The numbers of the next `count` positions, (count, B, 4)."""
+
+    def select_rows(self, rows: Tensor) -> None:
+        """Continues with these rows."""
+
+
 class Streams:
     """For each row a stream of random numbers: four for each position, whatever the other rows.
 
@@ -70,11 +85,16 @@ class Streams:
         self._drawn = [numbers[rows] for numbers in self._drawn]
 
     def _draw(self, count: int) -> None:
-        ahead = torch.arange(count, device=self._seeds.device).unsqueeze(1)
-        positions = self._positions + ahead  # (count, B)
-        samples = self._samples.expand_as(positions)
-        words = [positions & _WORD, positions >> 32, samples, torch.zeros_like(positions)]
-        key = torch.stack([self._seeds & _WORD, (self._seeds >> 32) & _WORD]).unsqueeze(1)
-        numbers = (philox(torch.stack(words), key).double() + 0.5) / (_WORD + 1)
-        self._drawn = list(numbers.permute(1, 2, 0).unbind())[::-1]
+        numbers = draw_numbers(self._seeds, self._samples, self._positions, count)
+        self._drawn = list(numbers.unbind())[::-1]
         self._positions = self._positions + count
+
+
+def draw_numbers(seeds: Tensor, samples: Tensor, positions: Tensor, count: int) -> Tensor:
+    """The numbers of `count` positions from `positions` (B,) on, (count, B, 4); see `Streams`."""
+    ahead = torch.arange(count, device=seeds.device).unsqueeze(1)
+    places = positions + ahead  # (count, B)
+    words = [places & _WORD, places >> 32, samples.expand_as(places), torch.zeros_like(places)]
+    key = torch.stack([seeds & _WORD, (seeds >> 32) & _WORD]).unsqueeze(1)
+    numbers = (philox(torch.stack(words), key).double() + 0.5) / (_WORD + 1)
+    return numbers.permute(1, 2, 0)

@@ -145,6 +145,22 @@ def keep_within_room(state: DecodingState) -> DecodingState:
     return replace(state, cursor=Cursor(position.clamp(max=room - 1), room - 1))
 
 
+def check_continuation(
+    head: Head,
+    tokens: Tensor,
+    lengths: Tensor | None,
+    state: DecodingState,
+    room: int | None,
+) -> tuple[Tensor | None, Tensor | None]:
+    """The lengths as int64, and the parameters that rows without tokens keep, if there are any."""
+    check_sequences(head, tokens, 0, None)
+    if lengths is not None:
+        lengths_within("lengths", lengths, *tokens.shape[:2])
+        lengths = lengths.to(tokens.device, torch.int64)
+    check_end(state.cursor.after(tokens.shape[1], lengths), room)
+    return lengths, known_parameters(state, tokens.shape[1], lengths)
+
+
 def step_through(
     decoder: Prefills,
     tokens: Tensor,
@@ -153,12 +169,7 @@ def step_through(
     room: int | None,
 ) -> tuple[Tensor, DecodingState]:
     """As `AutoregressiveTransformer.prefill` from a state; updates the state in place."""
-    check_sequences(decoder.head, tokens, 0, None)
-    if lengths is not None:
-        lengths_within("lengths", lengths, *tokens.shape[:2])
-        lengths = lengths.to(tokens.device, torch.int64)
-    check_end(state.cursor.after(tokens.shape[1], lengths), room)
-    known_parameters(state, tokens.shape[1], lengths)
+    lengths, _ = check_continuation(decoder.head, tokens, lengths, state, room)
     state = state.with_room(room)
     for column, token in enumerate(tokens.unbind(1)):
         rows = None if lengths is None else (lengths > column).nonzero().squeeze(1)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from linattn_core.decoder_spec import RowDraw
-from linattn_models.decoding.philox import Streams
+from linattn_models.decoding.philox import RowStreams
 from linattn_models.heads.base import LEAST_TEMPERATURE, Drawn, Head, at_least_single
 from linattn_models.heads.filters import Filters
 
@@ -30,7 +30,7 @@ class RowSampling:
         self,
         temperature: Tensor,
         filters: Filters,
-        streams: Streams,
+        streams: RowStreams,
         repetitions: Repetitions | None,
     ) -> None:
         self._is_greedy = temperature < LEAST_TEMPERATURE

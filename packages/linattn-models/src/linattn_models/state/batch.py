@@ -81,6 +81,23 @@ class DecodingBatch:
         self._show(last, Cursor.at(torch.cat(rows)), parameters)
         self._state = replace(self._state, fingerprint=fingerprint)
 
+    def overwrite(self, rows: Tensor, state: DecodingState) -> None:
+        """Puts a state in the places of rows that are not needed; see `join` for the errors.
+
+        Args:
+            rows: (R,) int64, places in the batch, each once.
+            state: of R rows, or of one for all places. Its parameters are not copied.
+        """
+        check_alike([self._state, state])
+        state = state.with_room(self._state.max_length)
+        with torch.no_grad():
+            for own, layer in zip(self._state.layers, state.layers, strict=True):
+                for x, new in zip(own, layer, strict=True):
+                    x[rows] = new
+        positions = self._state.cursor.rows(self._state.batch, self._state.device).clone()
+        positions[rows] = state.cursor.rows(state.batch, state.device)
+        self._state = replace(self._state, cursor=Cursor.at(positions))
+
     def leave(self, rows: Tensor | Sequence[int]) -> Tensor:
         """Removes rows; the last ones move to their places.
 

@@ -1,0 +1,371 @@
+"""Continuous batching: the rows of a batch, and the steps that they make together."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from linattn_core.errors import expected
+from linattn_models.decoding.batch.places import Places
+from linattn_models.decoding.batch.requests import FinishReason, Output, Request, Task, read_request
+from linattn_models.decoding.compiled_decoder import CompiledDecoder
+from linattn_models.decoding.predictors import TokenModel
+from linattn_models.decoding.row_sampling import RowSampling
+from linattn_models.heads.base import token_shape
+from linattn_models.sharded import require_whole
+from linattn_models.state import Cursor, DecodingBatch, DecodingState
+from linattn_models.validation import at_least, no_dropout
+
+# Tokens of a prompt that are read between two steps: enough to be limited by arithmetic, few enough
+# that the steps of other rows wait little. All but the last chunk of a prompt have so many, so that
+# its result does not depend on the other requests.
+CHUNK = 48
+# Native products of a multiple of 4 rows sum in one order, whatever the rows; blocks of them have
+# at most 128 rows.
+_MULTIPLE = 4
+_BLOCK = 128
+
+
+@dataclass
+class _Row:
+    """One sequence.
+
+    Attributes:
+        left: tokens that it may still draw.
+    """
+
+    request: int
+    index: int
+    task: Task
+    left: int
+
+
+@dataclass
+class _Reading:
+    """A request whose prompt is being read.
+
+    Attributes:
+        count: tokens of the prompt that `state` has read.
+    """
+
+    request: int
+    task: Task
+    state: DecodingState
+    count: int = 0
+
+
+class ContinuousBatch:
+    """Draws the tokens of requests that come and go, all in one batch.
+
+        batch = ContinuousBatch(decoder, max_num_seqs=64, max_num_batched_tokens=256)
+        batch.add(Request([3, 1, 4], length=100, sampling=SamplingParams(seed=0)))
+        while batch.has_work:
+            for output in batch.step():
+                ...
+
+    Requests start in the order in which they were added, as soon as there are rows for all their
+    samples. Between two steps, chunks of 48 tokens of new prompts are read.
+
+    A request's tokens depend on its own prompt, settings and seed. With a compiled decoder in
+    float32 on the CPU they do not depend on the other requests, bit for bit. Eager models and
+    weights of fewer bits round a row of a large batch otherwise than alone, so that another token
+    comes out where rounding decides between two.
+
+    Not safe for several threads at once.
+
+    Args:
+        decoder: what `compile_decoder` made of a model of tokens; or the model itself, in
+            evaluation mode, whose weights must stay as they are.
+        max_num_seqs: the most sequences that are stepped together. Their states are allocated once.
+        max_num_batched_tokens: the most tokens that a step may read, of prompts and of sequences;
+            at least max_num_seqs + 48.
+        steps_per_call: the most steps that one call of native code makes for all rows, while no
+            prompt is read. Sequences that end inside a call have at most so many steps too many.
+
+    Raises:
+        ValueError, TypeError: numbers out of range, or a model that cannot step.
+
+    Cost: a step of linear attention costs the same at every position. Memory: the states of
+    max_num_seqs rows, and 8 KiB of random numbers for each.
+    """
+
+    def __init__(
+        self,
+        decoder: CompiledDecoder | TokenModel,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        steps_per_call: int = 4,
+    ) -> None:
+        self.max_num_seqs = at_least("max_num_seqs", max_num_seqs, 1)
+        least = self.max_num_seqs + CHUNK
+        self.max_num_batched_tokens = at_least(
+            "max_num_batched_tokens", max_num_batched_tokens, least
+        )
+        self.steps_per_call = at_least("steps_per_call", steps_per_call, 1)
+        self.decoder: Any = decoder
+        self._compiled = decoder if isinstance(decoder, CompiledDecoder) else None
+        if self._compiled is None:
+            _check_model(cast(TokenModel, decoder))
+        capacity = _pad(self.max_num_seqs)
+        self._start = _read_start(self.decoder)
+        # On a GPU, the number of rows is fixed, because a graph is recorded for each number.
+        self._is_fixed = decoder.device.type != "cpu"
+        first = capacity if self._is_fixed else _MULTIPLE
+        self._batch = DecodingBatch(self._start.index_select([0] * first), capacity)
+        self._places = Places(capacity, decoder.device)
+        self._rows: list[_Row | None] = [None] * first
+        self._positions = torch.zeros(capacity, dtype=torch.int64)  # of the next inputs
+        self._moves = torch.zeros(capacity, dtype=torch.int64)  # 1 for places with a row
+        shape = (capacity, *token_shape(decoder.head))
+        self._tokens = torch.zeros(shape, dtype=torch.int64, device=decoder.device)
+        self._waiting: deque[tuple[int, Task]] = deque()
+        self._reading: deque[_Reading] = deque()
+        self._outputs: list[Output] = []
+        self._ids = 0
+
+    def add(self, request: Request) -> int:
+        """Adds a request, and returns its id.
+
+        Raises:
+            ValueError, TypeError: a wrong field of the request, named first in the message.
+        """
+        task = read_request(self.decoder, request, self._start)
+        if task.sampling.n > self.max_num_seqs:
+            wanted = f"at most the {self.max_num_seqs} sequences of the batch"
+            raise ValueError(expected("n", wanted, task.sampling.n))
+        self._ids += 1
+        self._waiting.append((self._ids, task))
+        return self._ids
+
+    def cancel(self, request: int) -> bool:
+        """Ends a request; its rows are free at once. Returns whether it had not ended before.
+
+        The next step returns an output with "abort" for each of its sequences that had not ended.
+        """
+        before = len(self._outputs)
+        for waiting in [x for x in self._waiting if x[0] == request]:
+            self._waiting.remove(waiting)
+            self._abort_all(request, waiting[1])
+        for reading in [x for x in self._reading if x.request == request]:
+            self._reading.remove(reading)
+            self._abort_all(request, reading.task)
+        for place, row in self._active():
+            if row.request == request:
+                self._end(place, row, [], "abort")
+        return len(self._outputs) > before
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        return bool(self._outputs or self.num_requests_waiting or self.num_seqs_running)
+
+    @property
+    def num_seqs_running(self) -> int:
+        """Sequences that draw tokens."""
+        return sum(row is not None for row in self._rows)
+
+    @property
+    def num_requests_waiting(self) -> int:
+        """Requests without a token so far."""
+        return len(self._waiting) + len(self._reading)
+
+    @torch.inference_mode()
+    def step(self) -> list[Output]:
+        """Reads parts of new prompts, and makes one or more steps of all sequences.
+
+        Returns:
+            The new tokens of each sequence that has some, and the ends of sequences.
+        """
+        self._admit()
+        is_reading = bool(self._reading)
+        self._read(self.max_num_batched_tokens - self.num_seqs_running)
+        if self.num_seqs_running:
+            self._compact()
+            self._draw(1 if is_reading or self._reading else self.steps_per_call)
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    def _admit(self) -> None:
+        """Starts to read the prompts of requests for which there are rows."""
+        free = self.max_num_seqs - self.num_seqs_running
+        free -= sum(reading.task.sampling.n for reading in self._reading)
+        while self._waiting and self._waiting[0][1].sampling.n <= free:
+            request, task = self._waiting.popleft()
+            state = self._start if task.state is None else task.state
+            self._reading.append(
+                _Reading(request, task, state.with_room(self._start.max_length).clone())
+            )
+            free -= task.sampling.n
+
+    def _read(self, budget: int) -> None:
+        """Reads chunks of the prompts in order, of at most `budget` tokens."""
+        while self._reading:
+            reading = self._reading[0]
+            tokens = reading.task.prompt[:, reading.count : reading.count + CHUNK]
+            budget -= tokens.shape[1]
+            if budget < 0:
+                return
+            if tokens.shape[1]:
+                _, reading.state = self.decoder.prefill(tokens, None, reading.state)
+                reading.count += tokens.shape[1]
+            if reading.count == reading.task.prompt.shape[1]:
+                self._reading.popleft()
+                self._join(reading)
+
+    def _join(self, reading: _Reading) -> None:
+        """Gives the sequences of a request their rows and first tokens."""
+        task = reading.task
+        places = self._free_places(task.sampling.n)
+        where = torch.tensor(places, device=self._tokens.device)
+        self._batch.overwrite(where, reading.state)
+        self._places.start(where, task.sampling, task.position)
+        self._positions[places] = reading.state.cursor.furthest
+        self._moves[places] = 1
+        parameters = cast(Tensor, reading.state.parameters)
+        sampling = self._places.of(where)
+        tokens = sampling.draw(self.decoder.head, parameters.expand(len(places), -1))
+        self._tokens[where] = tokens
+        is_valid = not bool(parameters.isnan().any())
+        for index, (place, token) in enumerate(zip(places, tokens.tolist(), strict=True)):
+            row = self._rows[place] = _Row(reading.request, index, task, task.new_tokens)
+            self._take(place, row, [token], is_valid)
+
+    def _draw(self, most: int) -> None:
+        """Makes up to `most` steps of all rows."""
+        rows = len(self._rows)
+        cursor = Cursor.at(self._positions[:rows].to(self.decoder.device))
+        # Its parameters are of other rows, and steps do not read them.
+        state = replace(self._batch.state, cursor=cursor, parameters=None)
+        sampling = self._places.first(rows)
+        count = self._count_steps(state, sampling, most)
+        parameters, tokens, state = self._advance(state, sampling, count)
+        self._batch.state = replace(state, parameters=None)
+        self._positions += count * self._moves
+        self._tokens[:rows] = tokens[-1]
+        drawn = tokens.tolist()
+        # The largest number is NaN if any is.
+        is_valid = [True] * rows
+        if bool(parameters.amax().isnan()):
+            is_valid = (~parameters.isnan().any(-1).any(0)).tolist()
+        for place, row in self._active():
+            self._take(place, row, [step[place] for step in drawn], is_valid[place])
+
+    def _advance(
+        self, state: DecodingState, sampling: RowSampling, count: int
+    ) -> tuple[Tensor, Tensor, DecodingState]:
+        """The parameters (count, R, P), tokens (count, R) or (count, R, 3), and next state."""
+        tokens = self._tokens[: state.batch]
+        if self._compiled is not None:
+            return self._compiled.steps_and_draws(tokens, state, sampling, count)
+        parameters, state = self.decoder.step(tokens, state)
+        drawn = sampling.draw(self.decoder.head, parameters)
+        return parameters.unsqueeze(0), drawn.unsqueeze(0), state
+
+    def _count_steps(self, state: DecodingState, sampling: RowSampling, most: int) -> int:
+        if self._compiled is None or not self._compiled.draws_inside(sampling):
+            return 1
+        rows = [row for _, row in self._active()]
+        most = min(most, max(row.left for row in rows))
+        for row in rows:
+            # The state after the last token is that of the call, so no step may follow.
+            if row.task.return_state:
+                most = min(most, 1 if row.task.stop_tokens else row.left)
+        return self._compiled.steps_at_once(state, most)
+
+    def _take(self, place: int, row: _Row, tokens: list[Any], is_valid: bool) -> None:
+        """Adds the tokens of a row up to its end."""
+        if not is_valid:
+            self._end(place, row, [], "abort")
+            return
+        tokens = tokens[: row.left]
+        stop = row.task.stop_tokens
+        if stop:
+            ends = [i for i, token in enumerate(tokens, 1) if token in stop]
+            if ends:
+                self._end(place, row, tokens[: ends[0]], "stop")
+                return
+        row.left -= len(tokens)
+        if row.left == 0:
+            self._end(place, row, tokens, "length")
+        else:
+            self._outputs.append(Output(row.request, row.index, tokens))
+
+    def _end(self, place: int, row: _Row, tokens: list[Any], reason: FinishReason) -> None:
+        """Ends a row, and frees its place."""
+        state = None
+        if row.task.return_state and reason != "abort":
+            state = self._state_of(place, tokens[-1])
+        self._outputs.append(Output(row.request, row.index, tokens, reason, state))
+        self._rows[place] = None
+        self._positions[place] = self._moves[place] = 0
+
+    def _state_of(self, place: int, token: Any) -> DecodingState:
+        """The state of a row after its last token."""
+        state = self._batch.state.index_select([place])
+        position = Cursor.at(self._positions[place : place + 1])
+        last = torch.tensor([token], device=self.decoder.device)
+        before = replace(state, cursor=position, parameters=None)
+        state = cast(DecodingState, self.decoder.step(last, before)[1])
+        with torch.inference_mode(False):
+            # Copied, because autograd refuses tensors made in inference mode.
+            return replace(state.clone(), fingerprint=self.decoder.fingerprint())
+
+    def _abort_all(self, request: int, task: Task) -> None:
+        self._outputs += [Output(request, i, [], "abort") for i in range(task.sampling.n)]
+
+    def _active(self) -> Iterator[tuple[int, _Row]]:
+        """The places with a row."""
+        return ((place, row) for place, row in enumerate(self._rows) if row is not None)
+
+    def _free_places(self, count: int) -> list[int]:
+        """Places without a row, the first ones; adds some where there are too few."""
+        wanted = _pad(self.num_seqs_running + count)
+        more = wanted - len(self._rows)
+        if more > 0:
+            self._batch.join(self._start.index_select([0] * more))
+            self._rows += [None] * more
+        return [place for place, row in enumerate(self._rows) if row is None][:count]
+
+    def _compact(self) -> None:
+        """Drops places without a row, as far as the number of rows stays padded."""
+        drops = 0 if self._is_fixed else len(self._rows) - _pad(self.num_seqs_running)
+        if drops <= 0:
+            return
+        free = [place for place, row in enumerate(self._rows) if row is None]
+        order = self._batch.leave(free[-drops:])
+        self._places.move(order)
+        left = len(order)
+        self._rows = [self._rows[place] for place in order.tolist()]
+        for x in (self._positions, self._moves, self._tokens):
+            x[:left] = x[order.to(x.device)]
+
+
+def _pad(rows: int) -> int:
+    """The number of rows of which `rows` are needed: at least 4, and blocks of whole multiples."""
+    multiple = _MULTIPLE * max(1, -(-rows // _BLOCK))
+    return max(multiple, -(-rows // multiple) * multiple)
+
+
+def _check_model(model: TokenModel) -> None:
+    """Refuses what does not step, as `generate` does."""
+    if not callable(getattr(model, "prefill", None)):
+        wanted = "a CompiledDecoder or a model of tokens"
+        raise TypeError(expected("decoder", wanted, f"a {type(model).__name__}"))
+    no_dropout(model.training, model.config.dropout)
+    require_whole(model)
+    if not model.can_step:
+        raise ValueError(expected("decoder", "a model that steps", "LSH attention"))
+
+
+@torch.inference_mode()
+def _read_start(decoder: Any) -> DecodingState:
+    """The state of one sequence before its first token."""
+    tokens = torch.zeros(1, 0, *token_shape(decoder.head), dtype=torch.int64, device=decoder.device)
+    state: DecodingState = decoder.prefill(tokens)[1]
+    return DecodingState(state.layers, state.cursor, state.max_length, state.parameters)

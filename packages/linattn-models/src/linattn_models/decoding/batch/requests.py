@@ -1,0 +1,180 @@
+"""What is asked of a batch, and what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from linattn_core.errors import expected
+from linattn_models.decoding.generation import GenerationMixin
+from linattn_models.decoding.prompts import Tokens, read_prompt
+from linattn_models.decoding.sampling import Sampling
+from linattn_models.decoding.stopping import read_stop_tokens
+from linattn_models.fingerprint import refuse_others
+from linattn_models.heads.filters import Filters
+from linattn_models.heads.settings import MIN_P, TEMPERATURE, TOP_K, TOP_P
+from linattn_models.state import DecodingState, check_fits
+from linattn_models.validation import at_least
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How the tokens of one request are drawn; see `generate`.
+
+    Args:
+        temperature: 1 draws from the model's distribution, 0 takes the likeliest token.
+        top_k, top_p, min_p: filters; None switches one off.
+        seed: the source of randomness, an integer of 64 bits; None draws one from torch's default
+            generator. With a seed, the tokens are those of `generate(seeds=seed, num_samples=n)`,
+            except where rounding decides between two.
+        n: sequences that are drawn from the prompt, which is read once.
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    n: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """A prompt, and how it is continued.
+
+    Args:
+        prompt: (P,) or (P, 3) tokens, as a tensor or a list; or a text, for a model with a
+            tokenizer. It may be empty.
+        length: tokens of a complete sequence, with the prompt but without those that `state` has
+            read; by default the model's `max_length` less the tokens that `state` has read.
+        sampling: how tokens are drawn.
+        stop_tokens: a token that ends a sequence, or several.
+        state: of one sequence, which the prompt continues; it is copied.
+        return_state: whether the state after the last token of each sequence comes with it. It
+            takes one more position.
+    """
+
+    prompt: Tensor | Sequence[Any] | str = ()
+    length: int | None = None
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    stop_tokens: int | Sequence[int] | None = None
+    state: DecodingState | None = None
+    return_state: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Output:
+    """New tokens of one sequence.
+
+    Attributes:
+        request: the id that `add` returned.
+        index: the number of the sequence among the `n` of its request.
+        tokens: the new tokens, in order: integers, or lists of three.
+        finish_reason: None while the sequence goes on; "stop" after a stop token, "length" after
+            the last token, and "abort" after `cancel`, or where the model's outputs are NaN.
+        state: after the last token, if the request wants it and was not aborted.
+    """
+
+    request: int
+    index: int
+    tokens: list[Any]
+    finish_reason: FinishReason | None = None
+    state: DecodingState | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A request after its checks.
+
+    Attributes:
+        prompt: (1, P) or (1, P, 3) tokens.
+        new_tokens: the most tokens to draw for each sequence.
+        position: the number of the first token that is drawn, with those of the state.
+        sampling: with a seed.
+        stop_tokens: each ends a sequence.
+        state: where the prompt is continued; None for the start.
+        return_state: whether the state is wanted.
+    """
+
+    prompt: Tensor
+    new_tokens: int
+    position: int
+    sampling: SamplingParams
+    stop_tokens: frozenset[int]
+    state: DecodingState | None
+    return_state: bool
+
+
+def read_request(source: GenerationMixin, request: Request, start: DecodingState) -> Task:
+    """The request, checked.
+
+    Args:
+        source: the model or decoder.
+        start: its state before the first token, which has the sizes and the room of all states.
+    """
+    if not isinstance(request, Request):
+        raise TypeError(expected("request", "a Request", f"a {type(request).__name__}"))
+    state = _read_state(source, request.state, start)
+    sampling = _read_sampling(source, request.sampling)
+    prefix = _as_batch(request.prompt)
+    prompt = read_prompt(source, 1, prefix, None, request.length, None, state, request.return_state)
+    if not prompt.steps:
+        wanted = f"more tokens than the {prompt.length} of the prompt"
+        raise ValueError(expected("length", wanted, prompt.length))
+    if start.max_length is not None and prompt.positions > start.max_length:
+        wanted = f"at most the {start.max_length} positions of the batch's caches"
+        raise ValueError(expected("length", wanted, prompt.positions))
+    stop = frozenset(read_stop_tokens(request.stop_tokens, source.head))
+    position = int(prompt.row_lengths[0]) + int(prompt.tokens_before[0])
+    return Task(prompt.tokens, prompt.steps, position, sampling, stop, state, request.return_state)
+
+
+def _as_batch(prompt: Tensor | Sequence[Any] | str) -> Tokens | None:
+    """The prompt as a batch of one; None where it is empty."""
+    if isinstance(prompt, Tensor):
+        return prompt.unsqueeze(0)
+    return [prompt] if isinstance(prompt, str) or len(prompt) else None
+
+
+def _read_state(
+    source: GenerationMixin, state: DecodingState | None, start: DecodingState
+) -> DecodingState | None:
+    if state is None:
+        return None
+    if not isinstance(state, DecodingState):
+        raise TypeError(expected("state", "a DecodingState", f"a {type(state).__name__}"))
+    if state.fingerprint is not None:
+        refuse_others(state.fingerprint, source.fingerprint())
+    check_fits(state, start)
+    if state.batch != 1 or state.parameters is None:
+        advice = "select one row of a state that a model of tokens returned"
+        wanted = "that of one sequence with its parameters"
+        raise ValueError(expected("state", wanted, f"{state.batch} sequences", advice))
+    # A copy, because the caller's may be written; without NaN, which would spread to its tokens.
+    if not all(bool(x.isfinite().all()) for layer in state.layers for x in layer):
+        raise ValueError(expected("state", "finite numbers", "NaN or infinity"))
+    return replace(state.detach().clone(), fingerprint=None)
+
+
+def _read_sampling(source: GenerationMixin, params: SamplingParams) -> SamplingParams:
+    if not isinstance(params, SamplingParams):
+        raise TypeError(expected("sampling", "SamplingParams", f"a {type(params).__name__}"))
+    for setting in (TEMPERATURE, TOP_K, TOP_P, MIN_P):
+        value = getattr(params, setting.name)
+        if value is not None and isinstance(setting.read(value), Tensor):
+            raise ValueError(expected(setting.name, "a number", "several"))
+    seed = params.seed
+    if seed is None:
+        seed = int(torch.randint(1 << 62, ()))
+    filters = Filters(params.top_k, params.top_p, params.min_p)
+    settings = Sampling(params.temperature, None, filters, seeds=seed)
+    settings.check(source.head, source.device)
+    if isinstance(settings.seeds, Tensor):
+        raise ValueError(expected("seed", "one integer", "several"))
+    return replace(params, seed=settings.seeds, n=at_least("n", params.n, 1))
