@@ -184,8 +184,9 @@ def report(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """Build the site into build/docs/html: guides are executed, warnings are errors (Sphinx)."""
     install_packages(
-        session, "sphinx", "furo", "myst-nb", "latex2mathml", "matplotlib", "transformers"
-    )
+        session, "sphinx", "sphinx-copybutton", "sphinx-design", "furo", "myst-nb", "latex2mathml",
+        "matplotlib", "transformers",
+    )  # fmt: skip
     session.run(
         "python", "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet",
         "--doctree-dir", "build/docs/doctrees", "--jobs", "2", *session.posargs,

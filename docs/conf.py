@@ -27,7 +27,11 @@ DOCUMENTED = (  # they import the others
 project = "linattn"
 author = "the authors of linattn"
 project_copyright = f"2026, {author}"
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = [
+    "myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon",
+    "sphinx_copybutton", "sphinx_design",
+]  # fmt: skip
+copybutton_exclude = ".linenos, .gp, .go"  # neither prompts nor output
 # Tables that the READMEs of the results link to are not pages of the site.
 TABLES = ("table.md", "benchmark.md")
 exclude_patterns = ["README.md", *(f"results/**/{name}" for name in TABLES)]
@@ -42,9 +46,11 @@ html_css_files = ["site.css"]
 default_role = "py:obj"
 autodoc_typehints = "none"  # docstrings give shapes and dtypes, which annotations do not
 autodoc_member_order = "bysource"
+toc_object_entries_show_parents = "hide"
 napoleon_numpy_docstring = False
+napoleon_use_ivar = True  # attributes as one list
 
-myst_enable_extensions = ["amsmath", "dollarmath"]
+myst_enable_extensions = ["amsmath", "colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(ROOT / "build" / "docs" / "executed")
@@ -53,6 +59,7 @@ nb_execution_raise_on_error = True
 
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
 INCLUDED = re.compile(r"^```\{include\} (\S+)", re.MULTILINE)
+DOCUMENTED_NAME = re.compile(r"\.\. (currentmodule|autofunction|autoclass|autoexception):: (\S+)")
 SECTION = re.compile(r"(Args|Attributes|Returns|Raises|Yields|Example|Cost):")
 
 
@@ -91,6 +98,21 @@ def relink_page(app: Any, page: str, content: list[str]) -> None:
     content[0] = relink(content[0], Path(app.env.doc2path(page)))
 
 
+def add_summary(app: Any, page: str, content: list[str]) -> None:
+    """Sphinx's event for a page of the reference: a table of its names stands below the title."""
+    if not page.startswith("reference/"):
+        return
+    module, names = "", []
+    for directive, name in DOCUMENTED_NAME.findall(content[0]):
+        module = name if directive == "currentmodule" else module
+        if directive != "currentmodule":
+            names.append(name if name.startswith("linattn_") else f"{module}.{name}")
+    table = "\n".join(("```{eval-rst}", ".. autosummary::", "   :nosignatures:", ""))
+    table += "".join(f"\n   ~{name}" for name in names) + "\n```\n"
+    title, rest = content[0].split("\n", 1)
+    content[0] = f"{title}\n\n{table}{rest}"
+
+
 def equations_as_written(*event: Any) -> None:
     """An indented block that follows a paragraph of a docstring is shown as it is written."""
     lines: list[str] = event[-1]
@@ -126,4 +148,5 @@ def setup(app: Any) -> None:
     app.add_html_math_renderer("mathml", mathml("inline"), mathml("block"))
     app.connect("include-read", relink_included)
     app.connect("source-read", relink_page)
+    app.connect("source-read", add_summary)
     app.connect("autodoc-process-docstring", equations_as_written)
