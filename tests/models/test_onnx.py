@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from linattn_models import AutoregressiveTransformer, Linear, TransformerConfig
+from linattn_models import AutoregressiveTransformer, Linear, Transformer, TransformerConfig
 from tests.core.test_onnx import ANY, Session, assert_same, pytestmark  # noqa: F401
 
 
@@ -27,6 +27,30 @@ def test_a_causal_model_from_a_short_example(example: int) -> None:
     session = Session(module, {"tokens": torch.zeros(2, example).long()}, tokens={0: ANY, 1: ANY})
     for length in (1, 63, 64, 65, 150, 1000):
         assert_same(session, module, {"tokens": torch.randint(7, (3, length))})
+
+
+class Vectors(nn.Module):
+    """A model that is not causal, by the names of its arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = Transformer(TransformerConfig(2, 2, 8, 16, num_kv_heads=1, is_causal=False))
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        return self.model(x, lengths)
+
+
+@pytest.mark.parametrize("example", [1, 64])
+def test_a_model_that_is_not_causal_from_a_short_example(example: int) -> None:
+    module = Vectors()
+
+    def arguments(batch: int, length: int) -> dict[str, Tensor]:
+        lengths = torch.randint(1, length + 1, (batch,))
+        return {"x": torch.randn(batch, length, 16), "lengths": lengths}
+
+    session = Session(module, arguments(2, example), x={0: ANY, 1: ANY})
+    for length in (1, 63, 64, 65, 150, 1000):
+        assert_same(session, module, arguments(3, length))
 
 
 def test_a_window_is_refused() -> None:

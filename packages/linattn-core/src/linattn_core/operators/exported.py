@@ -10,14 +10,13 @@ from typing import NoReturn
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from linattn_core import pointwise
 from linattn_core.calls import AttentionCall, StepCall
 from linattn_core.errors import expected
 from linattn_core.reference import chunked
 from linattn_core.state import LinearAttentionState, accumulation_dtype
-
-_TENSORS = ("query", "key", "value")
 
 
 def attention(call: AttentionCall) -> tuple[Tensor, LinearAttentionState, Tensor]:
@@ -28,12 +27,30 @@ def attention(call: AttentionCall) -> tuple[Tensor, LinearAttentionState, Tensor
     if call.cu_seqlens is not None:
         advice = "pass padded sequences with attn_mask or key_lengths"
         raise _refusal("sequences that are not packed", "cu_seqlens", advice)
-    options = call._replace(return_state=True, return_normalizer=True).arguments()
-    # Contiguous: of other layouts torch asks for good whether they have a single position.
-    dtype, layout = accumulation_dtype(call.value_dtype), torch.contiguous_format
-    tensors = (options[x].to(dtype).clone(memory_format=layout) for x in _TENSORS)
-    out, normalizer, state = chunked(**{**options, **dict(zip(_TENSORS, tensors, strict=True))})
+    longer = _lengthen(call)._replace(return_state=True, return_normalizer=True)
+    out, normalizer, state = chunked(**longer.arguments())
+    out, normalizer = (x[:, :, : call.query.shape[2]] for x in (out, normalizer))
     return out.to(call.value_dtype), state, normalizer + call.eps
+
+
+def _lengthen(call: AttentionCall) -> AttentionCall:
+    """The call with one more query, and one more key that does not exist.
+
+    Whatever has a single position in the example, torch takes for something that always has one.
+    """
+    dtype, layout = accumulation_dtype(call.value_dtype), torch.contiguous_format
+    q, k, v = (x.to(dtype).clone(memory_format=layout) for x in call[:3])
+    lengths, mask, decay = call.key_lengths, call.attn_mask, call.log_decay
+    if lengths is None:
+        lengths = torch.full((k.shape[0],), k.shape[2], device=k.device)
+    return call._replace(
+        query=pad(q, (0, 0, 0, 1)),
+        key=pad(k, (0, 0, 0, 1)),
+        value=pad(v, (0, 0, 0, 1)),
+        key_lengths=lengths,
+        attn_mask=None if mask is None else pad(mask, (0, 1)),
+        log_decay=None if decay is None else pad(decay, (0, 1)),
+    )
 
 
 def step(call: StepCall) -> tuple[Tensor, LinearAttentionState]:
