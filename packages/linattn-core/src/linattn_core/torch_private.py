@@ -18,6 +18,11 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 
+if torch.distributed.is_available():
+    import torch._C._distributed_c10d as _c10d
+    from torch.distributed import ProcessGroup
+    from torch.distributed.distributed_c10d import GroupName
+
 R = TypeVar("R")
 
 
@@ -129,6 +134,21 @@ def version_of(x: Tensor) -> int | None:
     `.data` and into memory that is shared with NumPy.
     """
     return None if x.is_inference() else x._version
+
+
+def find_group(name: str) -> ProcessGroup:
+    """The process group of this name.
+
+    What autograd keeps must not hold the group itself, whose end would then come after that of the
+    interpreter and abort the process.
+    """
+    group: ProcessGroup = _c10d._resolve_process_group(GroupName(name))
+    return group
+
+
+def has_cpu_backend(group: ProcessGroup) -> bool:
+    """Whether a group exchanges CPU tensors, too."""
+    return any(x.type == "cpu" for x in group._device_types)
 
 
 _KINDS = (Tensor, torch.nn.Parameter)

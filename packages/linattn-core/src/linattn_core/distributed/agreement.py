@@ -1,0 +1,104 @@
+"""Ranks compare their calls, so that what is wrong on one of them is the same error on all."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from linattn_core.calls import AttentionCall
+from linattn_core.errors import expected
+from linattn_core.torch_private import has_cpu_backend
+
+_KINDS: dict[str, type[Exception]] = {"ValueError": ValueError, "TypeError": TypeError}
+_compared: set[str] = set()  # names of the groups that have compared a call
+
+
+def describe(call: AttentionCall, backend: str) -> dict[str, Any]:
+    """What must be the same on every rank: all but the tensors' numbers and the lengths."""
+    states = call.initial_state is not None
+    return {
+        "batch size": call.batch,
+        "heads": (call.heads, call.kv_heads),
+        "dims": (call.feature_dim, call.value_dim),
+        "dtypes": (call.query_dtype, call.value_dtype),
+        "is_causal": call.is_causal,
+        "feature_map": call.feature_map,
+        "key_lengths": _numbers(call.key_lengths),
+        "cu_seqlens": _numbers(call.cu_seqlens),
+        "initial_state": "given" if states else None,
+        "return_state": call.return_state,
+        "log_decay": None if call.log_decay is None else "given",
+        "normalize": call.normalize,
+        "return_normalizer": call.return_normalizer,
+        "eps": call.eps,
+        "requires_grad": call.requires_grad,
+        "backend": backend,
+    }
+
+
+def _numbers(x: Tensor | None) -> Any:
+    return x.tolist() if x is not None and x.is_cpu else x is not None
+
+
+def compare(
+    group: dist.ProcessGroup, length: int, settings: dict[str, Any], device: torch.device
+) -> list[int]:
+    """The length of every rank's part; raises the same error on all ranks if settings differ.
+
+    Where a group has no CPU backend, the answer waits for the GPU. So it compares its first call
+    only, and those that need the lengths; the lengths of other calls are 0.
+    """
+    place, name = _place(group, device), group.group_name
+    needs_lengths = settings["key_lengths"] is not None or settings["cu_seqlens"] is not None
+    if place.type != "cpu" and name in _compared and not needs_lengths:
+        return [0] * group.size()
+    _compared.add(name)
+    digest = hashlib.sha256(repr(settings).encode()).digest()
+    own = [length, int.from_bytes(digest[:7], "big"), 0]
+    everyone = _gather(group, own, place)
+    if any(row[2] for row in everyone) or len({row[1] for row in everyone}) > 1:
+        _raise_difference(group, settings, None)
+    return [row[0] for row in everyone]
+
+
+def fail(group: dist.ProcessGroup, error: Exception, device: torch.device) -> NoReturn:
+    """Raises this rank's error on all ranks, which `compare` at the same time."""
+    place = _place(group, device)
+    if place.type != "cpu" and group.group_name in _compared:
+        raise error
+    _gather(group, [0, 0, 1], place)
+    _raise_difference(group, {}, error)
+
+
+def _place(group: dist.ProcessGroup, device: torch.device) -> torch.device:
+    """Where small numbers are exchanged: on the CPU where the group can, so that no GPU waits."""
+    return torch.device("cpu") if has_cpu_backend(group) else device
+
+
+def _gather(group: dist.ProcessGroup, own: list[int], place: torch.device) -> list[list[int]]:
+    row = torch.tensor(own, dtype=torch.int64, device=place)
+    rows = [torch.empty_like(row) for _ in range(group.size())]
+    dist.all_gather(rows, row, group=group)
+    return [x.tolist() for x in rows]
+
+
+def _raise_difference(
+    group: dist.ProcessGroup, settings: dict[str, Any], error: Exception | None
+) -> NoReturn:
+    kind = "TypeError" if isinstance(error, TypeError) else "ValueError"
+    told: list[Any] = [None] * group.size()
+    dist.all_gather_object(told, (settings, kind, None if error is None else str(error)), group)
+    for rank, (_, kind, text) in enumerate(told):
+        if text is not None:
+            raise _KINDS[kind](f"On rank {rank}: {text}")
+    first = told[0][0]
+    for rank, (other, _, _) in enumerate(told):
+        for name, value in first.items():
+            if other[name] != value:
+                got = f"{value} on rank 0 and {other[name]} on rank {rank}"
+                raise ValueError(expected(f"{name} of ranks", "the same on every rank", got))
+    raise AssertionError("settings with different fingerprints differ in no setting")

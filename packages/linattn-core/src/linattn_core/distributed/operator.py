@@ -1,0 +1,220 @@
+"""linattn::context_parallel and its gradients: one node each, with all exchanges inside.
+
+Two nodes with exchanges in one backward pass would deadlock where ranks have different losses, and
+run them in different orders. The node keeps the group's name alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from linattn_core import registry
+from linattn_core.calls import AttentionCall, Gradients, Output
+from linattn_core.distributed import agreement
+from linattn_core.distributed.parts import Part
+from linattn_core.distributed.passes import (
+    Result,
+    Upstream,
+    backward,
+    forward,
+    zero_carry,
+    zero_states,
+)
+from linattn_core.errors import expected
+from linattn_core.operators.library import (
+    Flat,
+    copy_lengths,
+    merge_arguments,
+    pair,
+    register,
+    results,
+    split_arguments,
+)
+from linattn_core.state import LinearAttentionState, accumulation_dtype
+from linattn_core.torch_private import find_group
+from linattn_core.values import check_attention_values
+
+_FLAT = Flat(AttentionCall)
+_GRADIENTS = Flat(Gradients)
+_SAVED = ("Tensor out", "Tensor normalizer", "Tensor before_s", "Tensor before_z", "Tensor sum_s",
+          "Tensor sum_z", "Tensor lengths")  # fmt: skip
+_SCHEMA = f"({_FLAT.schema}, str backend, str group) -> (Tensor s, Tensor z, {', '.join(_SAVED)})"
+_BACKWARD = (
+    "(Tensor grad_out, Tensor? grad_s, Tensor? grad_z, Tensor? grad_normalizer, "
+    f"{', '.join(_SAVED)}, {_FLAT.schema}, str backend, str group) -> "
+    f"({_GRADIENTS.schema.replace('?', '')})"
+)
+_UPSTREAM = 4
+_BEFORE = _UPSTREAM + len(_SAVED)
+
+
+@torch.no_grad()
+def _kernel(*arguments: Any) -> tuple[Tensor, ...]:
+    *flat, backend, name = arguments
+    call, group = _FLAT.unpack(flat), find_group(name)
+    lengths = _agree(call, backend, group)
+    part = Part.of(call, lengths, group.rank())
+    (out, normalizer, sums), before, final = forward(call, part, group, backend)
+    if sums is not None and call.cu_seqlens is not None:
+        sums = _embed(call, part, sums)
+    return (
+        *results(final, out), out, normalizer, *results(before, out), *results(sums, out),
+        torch.tensor(lengths, dtype=torch.int64, device="cpu"),
+    )  # fmt: skip
+
+
+def _agree(call: AttentionCall, backend: str, group: dist.ProcessGroup) -> list[int]:
+    """The lengths of the parts, after ranks have compared their calls."""
+    try:
+        if call.cu_seqlens is None:  # lengths are those of all ranks together
+            check_attention_values(call._replace(key_lengths=None))
+        elif call.log_decay is not None:
+            check_attention_values(call._replace(cu_seqlens=None))
+        placed = call._replace(initial_state=zero_carry(call), cu_seqlens=None)
+        registry.select(backend, placed)
+    except ValueError as error:
+        agreement.fail(group, error, call.device)
+    settings = agreement.describe(call, backend)
+    lengths = agreement.compare(group, call.key_length, settings, call.device)
+    _check_lengths(call, sum(lengths))
+    return lengths
+
+
+def _check_lengths(call: AttentionCall, total: int) -> None:
+    """The same check on every rank: all have the same lengths."""
+    if call.cu_seqlens is not None:
+        bounds = call.cu_seqlens.tolist()
+        if bounds[0] != 0 or bounds[-1] != total or sorted(bounds) != bounds:
+            wanted = f"numbers from 0 to the length of all parts, {total}, that never fall"
+            raise ValueError(expected("cu_seqlens", wanted, bounds))
+    if call.key_lengths is not None and call.batch:
+        low, high = int(call.key_lengths.min()), int(call.key_lengths.max())
+        if low < 0 or high > total:
+            wanted = f"numbers between 0 and the length of all parts, {total}"
+            raise ValueError(expected("key_lengths", wanted, f"a range from {low} to {high}"))
+
+
+def _embed(call: AttentionCall, part: Part, rows: LinearAttentionState) -> LinearAttentionState:
+    """Rows of packed sequences in a state of all, because a compiler has to know its shape."""
+    whole, (low, high) = zero_states(call), part.sequences
+    for new, x in zip(whole, rows, strict=True):
+        new[low:high] = x[: high - low]
+    return whole
+
+
+def _extract(call: AttentionCall, part: Part, whole: LinearAttentionState) -> LinearAttentionState:
+    """The inverse of `_embed`."""
+    low, high = part.sequences
+    if high == low:
+        return zero_carry(call)
+    return LinearAttentionState(whole.s[low:high], whole.z[low:high])
+
+
+def _shapes(*arguments: Any) -> tuple[Tensor, ...]:
+    *flat, _, name = arguments
+    call, ranks = _FLAT.unpack(flat), find_group(name).size()
+    out = call.value.new_empty(call.batch, call.heads, call.query_length, call.value_dim)
+    normalizer = out.new_empty(out.shape[:3], dtype=accumulation_dtype(out.dtype))
+    final = zero_states(call) if call.return_state else None
+    before = zero_carry(call) if ranks > 1 else None
+    sums = None if call.is_causal else zero_states(call)
+    return (
+        *results(final, out), out, normalizer, *results(before, out), *results(sums, out),
+        torch.empty(ranks, dtype=torch.int64, device="cpu"),
+    )  # fmt: skip
+
+
+def _context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    tensors, ctx.others = split_arguments(inputs)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*output[2:], *copy_lengths(tensors))
+
+
+def _autograd(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+    saved = ctx.saved_tensors
+    made, tensors = saved[: len(_SAVED)], saved[len(_SAVED) :]
+    arguments = merge_arguments(tensors, ctx.others)
+    call = _FLAT.unpack(arguments[:-2])._replace(
+        wanted_gradients=_FLAT.fields(ctx.needs_input_grad)
+    )
+    grad_s, grad_z, grad_out, grad_normalizer = grads[:4]
+    if call.return_state:  # ranks add these, so that each has to have some
+        like = zero_states(call)
+        grad_s = like.s if grad_s is None else grad_s
+        grad_z = like.z if grad_z is None else grad_z
+    grad_out = torch.zeros_like(made[0]) if grad_out is None else grad_out
+    if not call.return_normalizer:
+        grad_normalizer = None
+    upstream = (grad_out, grad_s, grad_z, grad_normalizer)
+    gradients = _differentiate(*upstream, *made, *_FLAT.pack(call), *arguments[-2:])
+    by_name = dict(zip(_GRADIENTS.names, gradients, strict=True))
+    needed = ctx.needs_input_grad
+    return tuple(
+        by_name.get(name) if need else None
+        for name, need in zip((*_FLAT.names, "backend", "group"), needed, strict=True)
+    )
+
+
+@torch.no_grad()
+def _backward_kernel(*arguments: Any) -> tuple[Tensor, ...]:
+    grad_out, grad_s, grad_z, grad_normalizer = arguments[:_UPSTREAM]
+    out, normalizer, before_s, before_z, sum_s, sum_z, lengths = arguments[_UPSTREAM:_BEFORE]
+    *flat, backend, name = arguments[_BEFORE:]
+    call, group = _FLAT.unpack(flat), find_group(name)
+    part = Part.of(call, lengths.tolist(), group.rank())
+    sums = None
+    if not call.is_causal:
+        sums = LinearAttentionState(sum_s, sum_z)
+        if call.cu_seqlens is not None:
+            sums = _extract(call, part, sums)
+    before = LinearAttentionState(before_s, before_z) if group.size() > 1 else None
+    result = Result(Output(out, normalizer, sums), before, None)
+    upstream = Upstream(grad_out, grad_normalizer, pair(grad_s, grad_z))
+    gradients = backward(call, part, group, backend, result, upstream)
+    return tuple(
+        normalizer.new_empty(0) if x is None else x
+        for x in _GRADIENTS.pack(_select_wanted(call, gradients))
+    )
+
+
+def _select_wanted(call: AttentionCall, source: AttentionCall | Gradients) -> Gradients:
+    """The wanted fields of a record; None for the others."""
+    wanted = [x for x in call.wanted_gradients if getattr(call, x) is not None]
+    return Gradients(*(getattr(source, x) if x in wanted else None for x in Gradients._fields))
+
+
+def _backward_shapes(*arguments: Any) -> tuple[Tensor, ...]:
+    normalizer, call = arguments[_UPSTREAM + 1], _FLAT.unpack(arguments[_BEFORE:-2])
+    like = _GRADIENTS.pack(_select_wanted(call, call))
+    return tuple(normalizer.new_empty(0) if x is None else x.new_empty(x.shape) for x in like)
+
+
+def _no_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    """Saves nothing."""
+
+
+def _refuse(ctx: Any, *_: Any) -> NoReturn:
+    wanted, got = "first derivatives", "a second derivative"
+    raise RuntimeError(expected("context_parallel_attention", wanted, got, "use one rank"))
+
+
+if dist.is_available():
+    _differentiate = register(
+        "context_parallel_backward", _BACKWARD, _backward_kernel, _backward_shapes,
+        backward=_refuse, context=_no_context,
+    )  # fmt: skip
+    _operator = register(
+        "context_parallel", _SCHEMA, _kernel, _shapes, backward=_autograd, context=_context
+    )
+
+
+def context_parallel(
+    call: AttentionCall, backend: str, group: str
+) -> tuple[Tensor, LinearAttentionState, Tensor]:
+    """Output of the own positions, final states of all sequences, and normalizer (with eps)."""
+    s, z, out, normalizer, *_ = _operator(*_FLAT.pack(call), backend, group)
+    return out, LinearAttentionState(s, z), normalizer

@@ -1,0 +1,43 @@
+"""Runs a function on several ranks: real processes, which exchange by gloo."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+
+def on_ranks(ranks: int, work: Callable[..., None], *arguments: Any) -> None:
+    """Calls work(rank, *arguments) on each rank; fails with what failed there."""
+    folder_of_tests = str(Path(__file__).parents[1])
+    if folder_of_tests not in sys.path:  # the processes import this package from there
+        sys.path.append(folder_of_tests)
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(_run, (ranks, folder, work, arguments), nprocs=ranks)
+
+
+def _run(rank: int, ranks: int, folder: str, work: Callable[..., None], arguments: Any) -> None:
+    torch.set_num_threads(1)
+    # Long enough for a busy machine: a real deadlock ends by it, with an error.
+    dist.init_process_group(
+        "gloo",
+        init_method=(Path(folder) / "store").as_uri(),
+        rank=rank,
+        world_size=ranks,
+        timeout=timedelta(seconds=120),
+    )
+    try:
+        work(rank, *arguments)
+    except BaseException:
+        traceback.print_exc()
+        raise
+    finally:
+        dist.destroy_process_group()
