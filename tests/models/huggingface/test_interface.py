@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from linattn_core import FeatureMap, get_feature_map, linear_attention
 from linattn_core.reference import quadratic
 from linattn_models.attention.decay import Decay
-from linattn_models.huggingface import interface, register, support
+from linattn_models.huggingface import convert, interface, register, support
 from linattn_models.huggingface.decays import log_decay
 from linattn_models.huggingface.support import dispatches_by_name
 from tests.models.huggingface import tiny
@@ -126,6 +127,33 @@ def test_generation_without_a_cache_is_greedy(kind: str) -> None:
 def test_a_cache_is_refused(kind: str) -> None:
     with pytest.raises(ValueError, match="use_cache"):
         linear(kind).generate(tiny.tokens(1, 4), max_new_tokens=4)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+@pytest.mark.parametrize(
+    "options", [{}, {"feature_map": "favor"}, {"feature_map": "relu", "decay": 0.9}]
+)
+def test_the_advice_keeps_what_was_trained(kind: str, options: dict[str, Any]) -> None:
+    register("linattn-other", **options)
+    model = tiny.MODELS[kind]()
+    model.set_attn_implementation("linattn-other")
+    tokens = tiny.tokens(1, 4)
+    wanted = model(tokens, use_cache=False).logits
+    with pytest.raises(ValueError, match="use_cache=False, or convert") as refusal:
+        model.generate(tokens, max_new_tokens=4)
+    (advice,) = re.findall(r"convert\(.*?\)", str(refusal.value))
+    eval(advice, {"convert": convert, "model": model})
+    torch.testing.assert_close(model(tokens).logits, wanted)
+
+
+@pytest.mark.parametrize("options", [{"eps": 1e-3}, {"feature_map": get_feature_map("elu", 4)}])
+def test_nothing_is_advised_that_computes_another_function(options: dict[str, Any]) -> None:
+    register("linattn-other", **options)
+    model = tiny.gpt2()
+    model.set_attn_implementation("linattn-other")
+    with pytest.raises(ValueError, match="use_cache") as refusal:
+        model.generate(tiny.tokens(1, 4), max_new_tokens=4)
+    assert "convert" not in str(refusal.value)
 
 
 def test_a_sliding_window_is_refused() -> None:

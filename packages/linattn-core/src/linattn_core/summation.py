@@ -13,7 +13,7 @@ from linattn_core.arguments import position_decay
 from linattn_core.calls import AttentionCall
 from linattn_core.errors import expected
 from linattn_core.feature_maps.base import FeatureMap
-from linattn_core.mapping import kernel_feature_map, needs_gradients, prepare_attention
+from linattn_core.preparation import kernel_feature_map, needs_gradients, prepare_attention
 from linattn_core.reference.decay import from_here
 from linattn_core.reference.definition import absent_keys
 from linattn_core.state import LinearAttentionState, accumulation_dtype

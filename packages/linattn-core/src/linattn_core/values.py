@@ -38,29 +38,38 @@ def check_saved(call: AttentionCall, output: Output) -> None:
     """The inputs of a backward pass still are what native code takes them for."""
     out, normalizer = output.out, output.normalizer
     batch, heads, length = normalizer.shape
-    keys = call.query_length if call.is_causal else call.key.shape[2]
+    keys = length if call.is_causal else call.key.shape[2]
     features, values = call.query.shape[3], out.shape[3]
     kv_heads = call.key.shape[1]
-    if not (
-        call.query.shape == (batch, heads, length, features)
-        and call.key.shape == (batch, kv_heads, keys, features)
-        and call.value.shape == (batch, kv_heads, keys, values)
-        and (kv_heads == heads or (kv_heads and heads % kv_heads == 0))
-        and call.key.dtype == call.query.dtype
-        and call.value.dtype == out.dtype
-        and call.query.device == call.key.device == call.value.device == out.device
-        and (call.log_decay is None or _fits(call.log_decay, (batch, kv_heads, keys), normalizer))
-        and (call.attn_mask is None or call.attn_mask.shape == (batch, keys))
-        and (call.initial_state is None or _fits_state(call, call.initial_state, normalizer))
-    ):
-        tensors = (call.query, call.key, call.value)
-        got = ", ".join(f"{x.dtype} {tuple(x.shape)} on {x.device}" for x in tensors)
-        wanted = "the shapes, dtypes and device that they had in the forward pass"
+    query, key, value, decay = call.query, call.key, call.value, call.log_decay
+    mask, state, device = call.attn_mask, call.initial_state, out.device
+    grouped = kv_heads == heads or (kv_heads and heads % kv_heads == 0)
+    fits = {
+        "query": query.shape == (batch, heads, length, features)
+        and (query.dtype, query.device) == (key.dtype, device),
+        "key": key.shape == (batch, kv_heads, keys, features)
+        and grouped
+        and keys == value.shape[2]
+        and (key.dtype, key.device) == (query.dtype, device),
+        "value": _fits(value, (batch, kv_heads, keys, values), out),
+        "log_decay": decay is None or _fits(decay, (batch, kv_heads, keys), normalizer),
+        "attn_mask": mask is None or mask.shape == (batch, keys),
+        "initial_state": state is None or _fits_state(call, state, normalizer),
+    }
+    if not all(fits.values()):
+        changed = [name for name, fit in fits.items() if not fit]
+        parts = [x for name in changed for x in _tensors(getattr(call, name))]
+        got = ", ".join(f"{x.dtype} {tuple(x.shape)} on {x.device}" for x in parts)
+        wanted = "the shape, dtype and device of the forward pass"
         advice = "leave the inputs as they are until backward() has run"
-        raise ValueError(expected("query, key and value", wanted, got, advice))
+        raise ValueError(expected(" and ".join(changed), wanted, got, advice))
     # Kernels on a GPU ignore positions outside of tensors, and reading numbers would wait for it.
     if call.key_lengths is not None and call.key_lengths.is_cpu and not call.is_causal:
         check_attention_values(call)
+
+
+def _tensors(x: Tensor | LinearAttentionState) -> tuple[Tensor, ...]:
+    return (x,) if isinstance(x, Tensor) else tuple(x)
 
 
 def _fits_state(call: AttentionCall, state: LinearAttentionState, like: Tensor) -> bool:

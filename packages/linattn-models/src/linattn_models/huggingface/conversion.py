@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from linattn_core.errors import expected, quote
 from linattn_models.huggingface.converted import (
     HEAD_DIMS,
+    LEARNED,
     NAME,
     ConvertedAttention,
     cache_name,
@@ -48,7 +49,7 @@ def convert(
     *,
     num_features: int | None = None,
     window_size: int = 0,
-    feature_map: str = "hedgehog",
+    feature_map: str = LEARNED,
     decay: Decay | None = None,
 ) -> Model:
     """Replaces every attention layer of a model, in place, by linear attention.
@@ -165,8 +166,8 @@ def _check_arguments(
         raise ValueError(expected("window_size", "0 or more", window_size))
     if not isinstance(feature_map, str):
         raise TypeError(expected("feature_map", "a name", quote(feature_map)))
-    if feature_map != "hedgehog" and (num_features is not None or window_size):
-        wanted = "'hedgehog' with a num_features or a window_size"
+    if feature_map != LEARNED and (num_features is not None or window_size):
+        wanted = f"{LEARNED!r} with a num_features or a window_size"
         raise ValueError(expected("feature_map", wanted, quote(feature_map)))
 
 
@@ -242,7 +243,7 @@ def load_converted(folder: str | Path, **options: Any) -> PreTrainedModel:
 
     def build(self: nn.Module, config: Any, *args: Any, **kwargs: Any) -> None:
         cls.__init__(self, config, *args, **kwargs)
-        learned = config.linattn_feature_map == "hedgehog"
+        learned = config.linattn_feature_map == LEARNED
         convert(
             self,
             num_features=config.linattn_features if learned else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable
 from typing import Any, TypeAlias, cast
@@ -12,7 +13,8 @@ from torch import Tensor, nn
 
 from linattn_core import FeatureMap, LinearAttentionState, linear_attention, linear_attention_step
 from linattn_core.errors import expected
-from linattn_core.feature_maps import Hedgehog, get_feature_map
+from linattn_core.feature_maps import Hedgehog
+from linattn_core.feature_maps.registry import shared_feature_map
 from linattn_models.huggingface.cache import StateLayer, state_layer
 from linattn_models.huggingface.decays import Decay, log_decay
 from linattn_models.huggingface.interface import Call, refuse_decay, register_function
@@ -21,6 +23,7 @@ from linattn_models.huggingface.padding import check_left_padded
 from linattn_models.huggingface.window import WindowedState, windowed_attention
 
 NAME = "linattn-converted"
+LEARNED = "hedgehog"
 State: TypeAlias = LinearAttentionState | WindowedState
 
 
@@ -57,20 +60,21 @@ class ConvertedAttention(nn.Module):
         attention: nn.Module,
         num_features: int | None = None,
         window_size: int = 0,
-        feature_map: str = "hedgehog",
+        feature_map: str = LEARNED,
         decay: Decay | None = None,
     ) -> None:
         super().__init__()
         self.attention = attention
         heads, kv_heads, head_dim = shape_of(attention)
-        self.learned = feature_map == "hedgehog"
+        self.learned = feature_map == LEARNED
         self.feature_map: FeatureMap
         if self.learned:
             hedgehog = Hedgehog(head_dim, num_features, heads)
             hedgehog.key_weight = nn.Parameter(hedgehog.key_weight[:kv_heads].clone())
             self.feature_map = hedgehog
         else:
-            self.feature_map = get_feature_map(feature_map, head_dim)
+            # That of `register`, also where it is random; moving it must not move the shared one.
+            self.feature_map = copy.deepcopy(shared_feature_map(feature_map, head_dim))
         weight = next(attention.parameters())
         self.feature_map.to(weight)
         self.window_size = window_size

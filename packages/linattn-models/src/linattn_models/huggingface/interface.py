@@ -38,6 +38,7 @@ _OF_SOFTMAX = {
 }
 # Maps that are given by name are built once with this head dim, to refuse what no model can use.
 _USUAL_HEAD_DIM = 64
+_EPS = 1e-6
 
 
 class Call(NamedTuple):
@@ -71,7 +72,7 @@ def register(
     *,
     feature_map: str | FeatureMap = "elu",
     decay: Decay | None = None,
-    eps: float = 1e-6,
+    eps: float = _EPS,
     backend: str = "auto",
 ) -> None:
     """Makes `attn_implementation=name` compute `linear_attention` in models of transformers.
@@ -224,9 +225,11 @@ def _linear(
         refuse_decay("is_causal=False")
     if call.is_causal and queries != keys:
         wanted = f"no cache, so {queries} keys for {queries} queries"
-        name = f"feature_map={feature_map!r}" if isinstance(feature_map, str) else "..."
-        name += "" if decay is None else f", decay={decay!r}"
-        advice = f"pass use_cache=False, or convert(model, {name}) for a state of fixed size"
+        advice = "pass use_cache=False"
+        if isinstance(feature_map, str) and eps == _EPS:  # what `convert` computes, too
+            name = f"feature_map={feature_map!r}"
+            name += "" if decay is None else f", decay={decay!r}"
+            advice += f", or convert(model, {name}) for a state of fixed size"
         raise ValueError(expected("causal linear attention", wanted, f"{keys} keys", advice))
     return linear_attention(
         call.query, call.key, call.value, is_causal=call.is_causal, feature_map=feature_map,
