@@ -14,7 +14,7 @@ from linattn_core.distributed import agreement
 from linattn_core.distributed.operator import context_parallel
 from linattn_core.errors import expected
 from linattn_core.feature_maps.base import FeatureMap
-from linattn_core.mapping import kernel_feature_map, prepare_attention
+from linattn_core.preparation import kernel_feature_map, prepare_attention
 from linattn_core.state import LinearAttentionState
 
 
