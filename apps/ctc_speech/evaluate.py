@@ -92,7 +92,7 @@ def measure_errors(run: TrainedRun, flags: Flags) -> Errors:
     search = build_search(flags.decoding, corpus.transcripts("train"), run.inventory)
     if flags.write_lm is not None and search.lm is not None:
         search.lm.write(flags.write_lm)
-    speech = load_speech(corpus, flags.split, recipe, flags.cache)
+    speech = load_speech(corpus, flags.split, recipe, flags.cache, run.prior)
     return evaluate(run.model, speech, run.inventory, [search.phones])[0]
 
 

@@ -3,6 +3,7 @@
     python apps/ctc_speech/train.py --preset smoke                     seconds, synthetic speech
     python apps/ctc_speech/train.py --corpus an4 --data-dir DIR        real speech, 40 minutes
     python apps/ctc_speech/train.py --corpus an4 --data-dir DIR --attention softmax
+    python apps/ctc_speech/train.py --corpus an4 --data-dir DIR --preset streaming
 
 Every default is the preset's. A run is a folder: config.json, metrics.jsonl, summary.json,
 checkpoints, and a picture, curve.png. A run that was stopped or killed continues with the same
@@ -19,6 +20,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any, get_args
 
+from linattn_core.errors import expected
 from linattn_lab.script import (
     peek_flag,
     preset_flags,
@@ -28,7 +30,7 @@ from linattn_lab.script import (
 )
 from speech.corpora import CorpusFlags
 from speech.models import APP
-from speech.presets import PRESETS, Attention, PresetName, Recipe
+from speech.presets import TRAIN_PRESETS, Attention, Recipe, TrainPresetName
 from speech.training import train_model
 
 
@@ -36,8 +38,9 @@ from speech.training import train_model
 class Flags(CorpusFlags, Recipe):
     """The settings of a run."""
 
-    preset: PresetName
-    """smoke: seconds; laptop: AN4, 40 minutes of one core; paper: the paper's own numbers."""
+    preset: TrainPresetName
+    """smoke: seconds; laptop: AN4, 40 minutes of one core; streaming: the same for
+    speech as it arrives; paper: the paper's own numbers."""
     out: Path | None = None
     """Run folder; runs/ctc_speech/CORPUS-ATTENTION-PRESET if not given."""
     resume: bool = False
@@ -55,10 +58,16 @@ def main() -> None:
     known: dict[str, Attention] = {name: name for name in get_args(Attention)}
     attention = known.get(peek_flag("attention", "linear"), "linear")  # tyro refuses others
     presets: dict[str, Flags] = {
-        name: Flags(**vars(preset(attention))) for name, preset in PRESETS.items()
+        name: Flags(**vars(preset(attention))) for name, preset in TRAIN_PRESETS.items()
     }
     flags = preset_flags(presets, "laptop", description=__doc__)
-    require_at_least(flags, {"batch_frames": 1, "max_frames": 1, "utterances": 1})
+    require_at_least(flags, {"batch_frames": 1, "max_frames": 1, "utterances": 1, "chunk": 0})
+    if flags.chunk and flags.attention != "linear":
+        wanted = "linear beside --chunk, since its state streams"
+        raise ValueError(expected("--attention", wanted, flags.attention))
+    if flags.train_chunks and (not flags.chunk or min(flags.train_chunks) < 1):
+        wanted = "numbers of at least 1, beside --chunk"
+        raise ValueError(expected("--train-chunks", wanted, flags.train_chunks))
     corpus = flags.read(flags.corpus, flags.bad_input, flags.utterances)
     out = flags.run_folder()
     report(train_model(corpus, flags, out, flags.cache, resume=flags.resume), out)

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from speech.augment import augment
 from speech.features import Frames
+from speech.running import Prior, RunningNorm
 
 Batch = dict[str, Tensor]
 
@@ -48,6 +50,9 @@ class Speech:
         frames: of each utterance, one array for each speed, of which a batch draws one.
         classes: the phones of each, as numbers from 1.
         masked: whether `mask_bands` masks the frames of a batch.
+        prior: the running normalization of each utterance begins here; None if frames are
+            normalized already.
+        augmented: whether `augment` changes the frames of a batch.
     """
 
     def __init__(
@@ -55,10 +60,14 @@ class Speech:
         frames: Sequence[Sequence[Frames]],
         classes: Sequence[Sequence[int]],
         masked: bool = False,
+        prior: Prior | None = None,
+        augmented: bool = False,
     ) -> None:
         self.frames = frames
         self.classes = classes
         self.masked = masked
+        self.prior = prior
+        self.augmented = augmented
 
     def __len__(self) -> int:
         return len(self.frames)
@@ -77,8 +86,12 @@ class Speech:
             "target_lengths" (B,).
         """
         places = indices.tolist()
-        frames = [self._frames(place) for place in places]
-        targets = [torch.tensor(self.classes[place], dtype=torch.int64) for place in places]
+        drawn = [self._frames(place) for place in places]
+        frames = [item for item, _ in drawn]
+        targets = [
+            torch.tensor(self.classes[place] if speech else [], dtype=torch.int64)
+            for place, (_, speech) in zip(places, drawn, strict=True)
+        ]
         return {
             "frames": pad_sequence(frames, batch_first=True),
             "lengths": torch.tensor([len(item) for item in frames]),
@@ -86,11 +99,16 @@ class Speech:
             "target_lengths": torch.tensor([len(item) for item in targets]),
         }
 
-    def _frames(self, place: int) -> Tensor:
-        speeds = self.frames[place]
+    def _frames(self, place: int) -> tuple[Tensor, bool]:
+        """The frames of an utterance, and whether its phones are in them."""
+        speeds, spoken = self.frames[place], True
         drawn = int(torch.randint(len(speeds), ())) if len(speeds) > 1 else 0
         frames = torch.from_numpy(speeds[drawn]).float()
-        return mask_bands(frames) if self.masked else frames
+        if self.augmented:
+            frames, spoken = augment(frames)
+        if self.prior is not None:
+            frames = torch.from_numpy(RunningNorm(self.prior)(frames.numpy()))
+        return mask_bands(frames) if self.masked else frames, spoken
 
 
 class LengthOrder:

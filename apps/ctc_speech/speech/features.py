@@ -22,7 +22,7 @@ from speech.audio import RATE, Channels, Samples, change_speed, read_audio, requ
 from speech.corpora import BadInput, Utterance
 
 Frames = npt.NDArray[np.floating[Any]]  # (frames, BINS): float32, in a kept file float16
-Normalization = Literal["speaker", "utterance", "none"]
+Normalization = Literal["speaker", "utterance", "running", "none"]
 
 VERSION = 1  # of the frames; a new one computes them again
 BINS = 40
@@ -74,8 +74,11 @@ def normalize(utterances: Sequence[Frames]) -> list[Frames]:
 def normalize_by(
     kind: Normalization, utterances: Sequence[Frames], speakers: Sequence[str]
 ) -> list[Frames]:
-    """Each utterance normalized with all of its speaker's, or alone, or not."""
-    if kind == "none":
+    """Each utterance normalized with all of its speaker's, or alone, or not.
+
+    Not for "running", too, which `Speech` does as it makes batches.
+    """
+    if kind in ("none", "running"):
         return list(utterances)
     if kind == "utterance":
         return [normalize([utterance])[0] for utterance in utterances]

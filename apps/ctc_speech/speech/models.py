@@ -21,6 +21,7 @@ from linattn_models.training import RunFolder, TrainingFlags, average_weights
 from speech.corpora import BadInput
 from speech.features import FeatureSettings
 from speech.presets import DATA_FIELDS, Recipe
+from speech.running import Prior
 
 APP = "ctc_speech"
 
@@ -50,6 +51,13 @@ class TrainedRun:
         return FeatureSettings(self.config["normalize"], self.config["channels"])
 
     @property
+    def prior(self) -> Prior | None:
+        """Where the running normalization of a recording begins; None with another one."""
+        if self.features.normalize != "running":
+            return None
+        return Prior.from_dict(self.config["prior"])
+
+    @property
     def label(self) -> str:
         """For titles."""
         return f"{self.config['corpus']}, {self.config['attention']}, step {self.step:,}"
@@ -73,6 +81,7 @@ def build_model(recipe: Recipe, num_phones: int) -> Recognizer:
             recipe.transformer(),
             subsampling=recipe.subsampling,
             depthwise_kernel=recipe.depthwise_kernel,
+            positions=recipe.positions,
         )
     )
 

@@ -3,6 +3,7 @@
 smoke    seconds; shows that the parts work together, learns nothing
 laptop   AN4 in about 40 minutes of one core
 paper    what the paper trained (section 4.3) on WSJ; for a GPU
+streaming   laptop's layers, causal, for speech as it arrives
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import Annotated, Literal
 
 import tyro
 
-from linattn_models import TransformerConfig
+from linattn_models import Linear, TransformerConfig
 from linattn_models.training import TrainingFlags, adamw_flags
 from speech.audio import Channels
 from speech.corpora import BadInput, CorpusName
-from speech.features import Normalization
+from speech.features import STEP_SECONDS, Normalization
 
 Attention = Literal["linear", "softmax", "lsh-1", "lsh-4", "lstm"]
 ATTENTIONS: tuple[Attention, ...] = ("linear", "softmax", "lsh-4", "lstm")  # of table 3
@@ -33,6 +34,8 @@ SPEEDS = (1.0, 0.9, 1.1)  # to train at, the speech as it is first
 # Updates in 40 minutes of one core with AVX2, by the seconds of an update; lsh-1's are estimated.
 LAPTOP_STEPS = {"linear": 6_000, "softmax": 5_300, "lsh-1": 4_000, "lsh-4": 2_300, "lstm": 5_300}
 KERNEL = 11  # frames that the convolution before a block sees
+DECAY_SECONDS = 0.32  # of --decay-range
+STREAMING_STEPS = 4_000
 
 
 # What of a recipe decides what is recognized, and names it.
@@ -70,13 +73,23 @@ class Recipe:
     max_frames: int = 2_400
     """The most frames of an utterance; longer ones are bad input."""
     normalize: Normalization = "speaker"
-    """What has mean 0 and variance 1 together: all of a speaker, an utterance, or nothing."""
+    """What has mean 0 and variance 1 together: all of a speaker, an utterance, what was heard so
+    far of it (running), or nothing."""
     channels: Channels = "average"
     """What becomes of audio with several channels: their mean, or an error."""
     speed_perturbation: bool = True
     """Train at 0.9, 1 and 1.1 times the speed."""
     spec_augment: bool = True
     """Train with random bands of time and frequency masked."""
+    chunk: int = 0
+    """Frames of the model that see each other and all before, of a model that streams; 0: all see
+    all. Running it, any other number may be chosen."""
+    train_chunks: tuple[int, ...] = ()
+    """Chunks of which each update draws one."""
+    decay_range: tuple[float, float] = (0.7, 0.95)
+    """With --chunk: how much of its sums a head may keep every 0.32 s, at least and at most."""
+    augment: bool = False
+    """Train at random levels, with noise, silence around, and some noise without speech."""
     bad_input: BadInput = "refuse"
     """Whether utterances that cannot be used end the run, or are left out and counted."""
     utterances: int = 2_000
@@ -90,9 +103,19 @@ class Recipe:
             head_dim=self.head_dim,
             ffn_dim=self.ffn_dim,
             dropout=self.dropout,
-            is_causal=False,
+            is_causal=self.chunk > 0,
+            causal_block=max(self.chunk, 1),
         )
+        if self.chunk and self.attention == "linear":
+            frames = DECAY_SECONDS / (STEP_SECONDS * self.subsampling)
+            low, high = (factor ** (1 / frames) for factor in self.decay_range)
+            return config.with_attention(Linear(decay="learned", decay_range=(low, high)))
         return config.with_attention(self.attention)
+
+    @property
+    def positions(self) -> str:
+        """Those of a transformer; a stream has none."""
+        return "none" if self.chunk else "sinusoidal"
 
 
 def smoke(attention: Attention) -> Recipe:
@@ -172,9 +195,30 @@ def paper(attention: Attention) -> Recipe:
     )
 
 
-PresetName = Literal["smoke", "laptop", "paper"]
+def streaming(attention: Attention) -> Recipe:
+    """The laptop's layers, causal: chunks of 160, 320 or 640 ms, running normalization."""
+    recipe = laptop(attention)
+    return replace(
+        recipe,
+        preset="streaming",
+        normalize="running",
+        chunk=8,
+        train_chunks=(4, 8, 16),
+        augment=True,
+        training=replace(recipe.training, steps=STREAMING_STEPS),
+    )
+
+
+PresetName = Literal["smoke", "laptop", "paper"]  # of models that are compared
 PRESETS: dict[PresetName, Callable[[Attention], Recipe]] = {
     "smoke": smoke,
     "laptop": laptop,
     "paper": paper,
+}
+TrainPresetName = Literal["smoke", "laptop", "paper", "streaming"]
+TRAIN_PRESETS: dict[TrainPresetName, Callable[[Attention], Recipe]] = {
+    "smoke": smoke,
+    "laptop": laptop,
+    "paper": paper,
+    "streaming": streaming,
 }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from speech.error_rate import Errors, evaluate
 from speech.features import FeatureSettings, load_frames
 from speech.models import APP, Recognizer, build_model
 from speech.presets import DATA_FIELDS, SPEEDS, Recipe
+from speech.running import Prior
 
 DESCRIBED = (*DATA_FIELDS, "bad_input", "batch_frames", "speed_perturbation", "spec_augment")
 
@@ -31,9 +34,10 @@ def train_model(
     """
     config = recipe.training.config()
     data = load_speech(corpus, "train", recipe, cache)
-    dev = load_speech(corpus, "dev", recipe, cache)
+    prior = data.prior
+    dev = load_speech(corpus, "dev", recipe, cache, prior)
     # The test set is read here too, so that bad input in it ends the run before its training.
-    test = load_speech(corpus, "test", recipe, cache)
+    test = load_speech(corpus, "test", recipe, cache, prior)
     order = build_length_order(data, recipe)
     torch.manual_seed(config.seed)  # the weights at the start
     model = build_model(recipe, len(corpus.inventory))
@@ -44,7 +48,7 @@ def train_model(
     train(
         model,
         data,
-        loss=recognizer_loss,
+        loss=draw_chunks(recipe.train_chunks) if recipe.train_chunks else recognizer_loss,
         evaluate=lambda model: greedy_errors(model, dev).metrics(),
         config=config,
         order=order,
@@ -57,6 +61,7 @@ def train_model(
             "dataset": corpus.name,
             "corpus_digest": corpus.digest(),
             "inventory": list(corpus.inventory),
+            **describe_streaming(recipe, prior),
         },
         model_config=model.to_dict(),
     )
@@ -66,6 +71,26 @@ def train_model(
 def recognizer_loss(model: Recognizer, batch: Batch) -> torch.Tensor:
     """Nats for each phone, the mean over the utterances of a batch."""
     return model.loss(**batch)
+
+
+def draw_chunks(chunks: Sequence[int]) -> Callable[[Recognizer, Batch], torch.Tensor]:
+    """The same loss with a chunk drawn for each batch, from torch's generator."""
+
+    def loss(model: Recognizer, batch: Batch) -> torch.Tensor:
+        chunk = chunks[int(torch.randint(len(chunks), ()))]
+        lengths, phones = batch["lengths"], batch["target_lengths"]
+        return model.loss(batch["frames"], lengths, batch["targets"], phones, chunk=chunk)
+
+    return loss
+
+
+def describe_streaming(recipe: Recipe, prior: Prior | None) -> dict[str, Any]:
+    """What config.json holds beside the rest of a run with a chunk or running normalization."""
+    described: dict[str, Any] = {} if prior is None else {"prior": asdict(prior)}
+    if recipe.chunk:
+        names = ("chunk", "train_chunks", "decay_range", "augment")
+        described |= {name: getattr(recipe, name) for name in names}
+    return described
 
 
 def build_length_order(data: Speech, recipe: Recipe) -> LengthOrder:
@@ -95,10 +120,16 @@ def _finish(errors: Errors, batches: int, run: RunFolder) -> dict[str, Any]:
     return {**summary, "errors": errors}
 
 
-def load_speech(corpus: Corpus, split: Split, recipe: Recipe, cache: Path) -> Speech:
+def load_speech(
+    corpus: Corpus, split: Split, recipe: Recipe, cache: Path, prior: Prior | None = None
+) -> Speech:
     """The utterances of a split that can be used; others are refused, or left out and counted.
 
     Those for training have the speeds and the masks of the recipe.
+
+    Args:
+        prior: where running normalization begins, if the recipe asks for it; by default that of
+            these utterances.
     """
     settings, bad_input = FeatureSettings(recipe.normalize, recipe.channels), recipe.bad_input
     training = split == "train"
@@ -131,4 +162,12 @@ def load_speech(corpus: Corpus, split: Split, recipe: Recipe, cache: Path) -> Sp
         raise ValueError(expected(f"{corpus.name}, {split}", wanted, "none"))
     for reason, count in skipped.items():
         print(f"{corpus.name}, {split}: {count} utterances left out: {reason}", flush=True)
-    return Speech(frames, classes, masked=training and recipe.spec_augment)
+    if recipe.normalize == "running" and prior is None:
+        prior = Prior.of([speeds[0] for speeds in frames])
+    return Speech(
+        frames,
+        classes,
+        masked=training and recipe.spec_augment,
+        prior=prior,
+        augmented=training and recipe.augment,
+    )

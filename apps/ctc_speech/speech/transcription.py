@@ -19,6 +19,7 @@ from speech.audio import read_audio
 from speech.decoding import Search
 from speech.features import STEP_SECONDS, Frames, filterbank, normalize
 from speech.models import TrainedRun
+from speech.running import RunningNorm
 from speech.sources import File
 
 MAX_FRAMES = 24_000  # four minutes
@@ -97,12 +98,15 @@ def escape_unprintable(name: str) -> str:
 
 @torch.no_grad()
 def transcribe(run: TrainedRun, path: Path, search: Search, n_best: int) -> Transcript:
-    """The phones of a recording, whose frames are normalized as of one speaker."""
+    """The phones of a recording, whose frames are normalized as of one speaker, or running."""
     frames = filterbank(read_audio(File(path), channels=run.features.channels))
     if len(frames) > MAX_FRAMES:
         advice = "cut it at pauses"
         raise ValueError(expected(str(path), f"at most {MAX_FRAMES} frames", len(frames), advice))
-    inputs = frames if run.features.normalize == "none" else normalize([frames])[0]
+    if run.prior is not None:
+        inputs = RunningNorm(run.prior)(frames)
+    else:
+        inputs = frames if run.features.normalize == "none" else normalize([frames])[0]
     device = next(run.model.parameters()).device
     lengths = torch.tensor([len(frames)], device=device)
     log_probabilities = run.model(torch.from_numpy(inputs)[None].to(device), lengths)
