@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -232,14 +233,11 @@ def check_refusals(rank: int, ranks: int, mesh: DeviceMesh) -> None:
         (ValueError, "backend", (x, x, x), {"backend": "none"}),
     ]
     for kind, name, tensors, options in wrong:
-        try:
+        with pytest.raises(kind, match=name) as error:
             context_parallel_attention(*tensors, mesh=mesh, **options)
-        except kind as error:
-            told: list[Any] = [None] * ranks
-            dist.all_gather_object(told, str(error))
-            assert name in told[0] and set(told) == {told[0]}, told
-        else:
-            raise AssertionError(f"{name} was accepted")
+        told: list[Any] = [None] * ranks
+        dist.all_gather_object(told, str(error.value))
+        assert set(told) == {told[0]}
     context_parallel_attention(x, x, x, mesh=mesh)
 
 

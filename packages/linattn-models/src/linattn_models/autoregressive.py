@@ -78,14 +78,16 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
             tokens: (B, N) int64, or (B, N, 3); N from 1 to `longest`.
 
         Returns:
-            (B, N, P).
+            (B, N, P); of a model that `ContextParallel` has divided, for this rank's positions.
 
         Raises:
             ValueError, TypeError: another shape, dtype, length or value.
         """
         check_sequences(self.head, tokens, 1, self.longest)
-        vectors = self._enter(tokens[:, :-1])
-        return cast(Tensor, self.output(self.transformer(vectors)))
+        own = self.own_positions(tokens.shape[1])
+        vectors = self._enter(tokens[:, max(own.start - 1, 0) : max(own.stop - 1, 0)], own.start)
+        vectors = vectors[:, : own.stop - own.start]  # the start vector alone in an empty part
+        return cast(Tensor, self.output(self.transformer(vectors, start=own.start)))
 
     def predict_next(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
         """The head's parameters for the token after each prompt, computed without a state.
@@ -99,6 +101,9 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
             (B, P).
         """
         check_sequences(self.head, tokens, 0, less_one(self.longest))
+        if self.mesh is not None:
+            wanted, got = "a model that is whole", "one that ContextParallel has divided"
+            raise ValueError(expected("predict_next", wanted, got, "call prefill"))
         inputs = self._inputs(tokens, lengths)
         y = self.transformer(self._enter(tokens), inputs)  # (B, N + 1, E)
         return cast(Tensor, self.output(last_of(y, inputs)))

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
 from linattn_core.errors import expected
 from linattn_core.values import can_be_read
+from linattn_models.context import own_positions
 from linattn_models.heads import Head
 from linattn_models.validation import lengths_within
 
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
 
 class Likelihood:
-    """Gives `log_probs` and `loss` to a module that maps tokens (B, N) to parameters (B, N, P)."""
+    """Gives `log_probs` and `loss` to a module that maps tokens (B, N) to parameters (B, N, P).
+
+    Attributes:
+        mesh: set by `ContextParallel`: the ranks that each hold a part of the length.
+    """
 
     head: Head
+    mesh: DeviceMesh | None = None
+
+    def own_positions(self, length: int) -> slice:
+        """The positions of this rank in sequences of so many: all, without `ContextParallel`."""
+        return own_positions(self.mesh, length)
 
     def log_probs(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
         """log p of every token given those before it, all in parallel.
@@ -28,17 +41,20 @@ class Likelihood:
                 past it are ignored and may have any value, such as -1 after a stop token.
 
         Returns:
-            (B, N) nats, the sum over channels; 0 beyond a sequence's length.
+            (B, N) nats, the sum over channels; 0 beyond a sequence's length. Of a model that
+            `ContextParallel` has divided, those of this rank's positions.
 
         Raises:
             ValueError, TypeError: another shape, dtype, length or value.
         """
-        return log_probs_under(self.head, cast(Any, self), tokens, lengths)
+        own = self.own_positions(tokens.shape[1])
+        return log_probs_under(self.head, cast(Any, self), tokens, lengths, own)
 
     def loss(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
         """The mean of -log p in nats per dimension (token and channel), a scalar.
 
-        Divide by log(2) for bits per dimension.
+        Divide by log(2) for bits per dimension. Of a model that `ContextParallel` has divided, it
+        is this rank's share: the shares of all ranks add up to the mean.
 
         Args:
             tokens, lengths: as for `log_probs`; tokens beyond the lengths do not count.
@@ -46,25 +62,38 @@ class Likelihood:
         Raises:
             ValueError, TypeError: as for `log_probs`, or lengths that are all 0.
         """
-        return mean_loss(self.head, self.log_probs(tokens, lengths), lengths)
+        log_probs = self.log_probs(tokens, lengths)
+        count = tokens.shape[0] * tokens.shape[1] if self.mesh is not None else None
+        return mean_loss(self.head, log_probs, lengths, count)
 
 
 def log_probs_under(
-    head: Head, model: Callable[[Tensor], Tensor], tokens: Tensor, lengths: Tensor | None
+    head: Head,
+    model: Callable[[Tensor], Tensor],
+    tokens: Tensor,
+    lengths: Tensor | None,
+    own: slice = slice(None),
 ) -> Tensor:
-    """`Likelihood.log_probs` of a model from tokens (B, N) to a head's parameters (B, N, P)."""
+    """`Likelihood.log_probs` of a model from tokens (B, N) to a head's parameters.
+
+    The parameters are those of all positions, (B, N, P), or of the own ones alone.
+    """
     if lengths is None:
-        return -head.negative_log_likelihood(model(tokens), tokens)
+        return -head.negative_log_likelihood(model(tokens), tokens[:, own])
     lengths_within("lengths", lengths, *tokens.shape[:2])
     positions = torch.arange(tokens.shape[1], device=tokens.device)
     beyond = positions >= lengths.to(tokens.device).unsqueeze(1)  # (B, N)
     known = tokens.masked_fill(beyond.view(*beyond.shape, *[1] * (tokens.ndim - 2)), 0)
-    return log_probs_under(head, model, known, None).masked_fill(beyond, 0.0)
+    return log_probs_under(head, model, known, None, own).masked_fill(beyond[:, own], 0.0)
 
 
-def mean_loss(head: Head, log_probs: Tensor, lengths: Tensor | None) -> Tensor:
-    """`Likelihood.loss` of what `log_probs` returned."""
+def mean_loss(
+    head: Head, log_probs: Tensor, lengths: Tensor | None, tokens: int | None = None
+) -> Tensor:
+    """`Likelihood.loss` of what `log_probs` returned; `tokens` counts those of all ranks."""
     if lengths is None:
+        if tokens is not None:
+            return -log_probs.sum() / (tokens * head.channels)
         return -log_probs.mean() / head.channels
     count = lengths.sum().to(log_probs.device)
     if can_be_read(count) and not count:

@@ -227,11 +227,17 @@ class TokenTransformer(GenerationMixin, nn.Module):
         vectors = [table(tokens[..., c]) for c, table in enumerate(self.embeddings)]
         return cast(Tensor, sum(vectors[1:], vectors[0]))
 
-    def _enter(self, tokens: Tensor) -> Tensor:
-        """The inputs of positions 0..N: start vector and tokens, plus the vectors of positions."""
+    def _enter(self, tokens: Tensor, position: int = 0) -> Tensor:
+        """The inputs of positions 0..N: start vector and tokens, plus the vectors of positions.
+
+        From a later position on, without the start vector, whose gradient is then 0: data
+        parallelism needs one on every rank.
+        """
         start = self.start.expand(tokens.shape[0], 1, -1)
         vectors = torch.cat([start, self._embed(tokens)], 1)  # (B, N + 1, E)
-        return cast(Tensor, self.positions(vectors))
+        if position:
+            vectors = vectors[:, 1:]
+        return cast(Tensor, self.positions(vectors, position))
 
     def _predicted(self, parameters: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
         return parameters, replace(state, parameters=parameters)

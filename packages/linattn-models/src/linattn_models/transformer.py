@@ -64,6 +64,7 @@ class Transformer(nn.Module):
         memory: Memory | None = None,
         *,
         attn_mask: Tensor | None = None,
+        start: int = 0,
     ) -> Tensor:
         """All positions at once.
 
@@ -74,6 +75,7 @@ class Transformer(nn.Module):
             memory: from `remember`, for a model with cross-attention.
             attn_mask: (B, N) bool, False at padding, which may be anywhere; for linear and softmax
                 attention. No real position sees padding, and outputs at padding mean nothing.
+            start: the position of the first vector, where other ranks hold those before.
 
         Returns:
             (B, N, E), the dtype of `x`.
@@ -85,7 +87,7 @@ class Transformer(nn.Module):
         Cost: O(N) time for linear attention, O(N^2) for softmax, O(N log N) for LSH.
         """
         key_lengths, attn_mask = self._check_keys(x, key_lengths, attn_mask)
-        rotation = self.rotation(x, attn_mask=attn_mask)
+        rotation = self.rotation(x, Cursor(start, start), attn_mask=attn_mask)
         for block, sums in zip(self.blocks, self._read(memory, x.shape[0]), strict=True):
             x = block(x, key_lengths, sums, attn_mask, rotation)
         return cast(Tensor, self.norm(x))

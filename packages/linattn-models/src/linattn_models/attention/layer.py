@@ -8,7 +8,7 @@ from typing import Any, NoReturn, cast
 
 from torch import Tensor
 
-from linattn_core import FeatureMap, LinearAttentionState, linear_attention
+from linattn_core import FeatureMap, LinearAttentionState
 from linattn_core.errors import expected, near
 from linattn_models.attention.linear import LinearHeads
 from linattn_models.attention.projections import resolve_kv_heads
@@ -115,14 +115,13 @@ class LinearAttention(LinearHeads):
         """
         if unknown:
             raise _unknown_argument(next(iter(unknown)))
-        heads = linear_attention(
+        heads = self.attend_in_parts(
             *self._projected(query, key, value),
             is_causal=is_causal,
             attn_mask=attn_mask,
             key_lengths=key_lengths,
             initial_state=state,
-            return_state=return_state,  # type: ignore[call-overload]
-            **self.settings(),
+            return_state=return_state,
         )
         if not return_state:
             return self.join(heads)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -32,6 +32,9 @@ from linattn_models.attention.projections import Projections
 from linattn_models.packing import Packing
 from linattn_models.state import Cursor, LayerState
 
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
 
 class LinearHeads(Projections):
     """Heads that attend by phi(q)^T S / (phi(q)^T z + eps).
@@ -44,12 +47,14 @@ class LinearHeads(Projections):
         backend: the backend of the operator, "auto" or one of `linattn_core.backends()`. It may be
             set at any time and is not saved with the model. A model with another backend than
             "auto" is not compiled for decoding.
+        mesh: set by `ContextParallel`: the ranks that each hold a part of the length.
     """
 
     feature_map: FeatureMap
     decay: Decay | None
     eps: float
     backend: str
+    mesh: DeviceMesh | None = None
 
     def add_features(
         self,
@@ -76,6 +81,15 @@ class LinearHeads(Projections):
         return LinearAttentionState.zeros(
             batch, self.num_kv_heads, features, self.head_dim, dtype=dtype, device=device
         )
+
+    def attend_in_parts(self, *tensors: Tensor, **options: Any) -> Any:
+        """`linear_attention` with the settings of the layer, over all ranks of its mesh."""
+        options |= self.settings()
+        if self.mesh is None:
+            return linear_attention(*tensors, **options)
+        from linattn_core.distributed import context_parallel_attention
+
+        return context_parallel_attention(*tensors, mesh=self.mesh, **options)
 
     def settings(self) -> dict[str, Any]:
         """The arguments that are the same in every call of the operator and of its step."""
@@ -145,14 +159,8 @@ class LinearMixer(LinearHeads, Mixer):
         block = self.causal_block if causal_block is None else causal_block
         if block > 1:
             return self._attend_blocks(query, key, value, block, lengths, None, mask)[0]
-        out: Tensor = linear_attention(
-            query,
-            key,
-            value,
-            is_causal=self.is_causal,
-            key_lengths=lengths,
-            attn_mask=mask,
-            **self.settings(),
+        out: Tensor = self.attend_in_parts(
+            query, key, value, is_causal=self.is_causal, key_lengths=lengths, attn_mask=mask
         )
         return out
 

@@ -141,7 +141,8 @@ class MixtureOfLogistics(Drawn):
 
     def _rows(self, parameters: Tensor) -> Tensor:
         """(..., P) -> (..., P / K, K)."""
-        return parameters.reshape(*parameters.shape[:-1], -1, self.num_mixtures)
+        rows = parameters.shape[-1] // self.num_mixtures
+        return parameters.reshape(*parameters.shape[:-1], rows, self.num_mixtures)
 
     def _split(self, rows: Tensor) -> _Mixture:
         c = self.channels

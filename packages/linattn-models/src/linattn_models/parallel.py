@@ -1,0 +1,94 @@
+"""One sequence over many ranks: a style for `torch.distributed.tensor.parallel`.
+
+mesh = init_device_mesh("cpu", (data, context), mesh_dim_names=("data", "context"))
+parallelize_module(model, mesh["context"], ContextParallel())
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.parallel import ParallelStyle
+
+from linattn_core.errors import expected
+from linattn_models.attention import LinearAttention
+from linattn_models.attention.base import Mixer
+from linattn_models.attention.linear import LinearMixer
+from linattn_models.autoregressive import AutoregressiveTransformer
+from linattn_models.transformer import Transformer
+
+_ADVICE = "choose linear attention without a window and with causal_block 1"
+
+
+class ContextParallel(ParallelStyle):
+    """Divides the length of a sequence among the ranks of a mesh with one dimension.
+
+    It may be applied to
+
+    - an `AutoregressiveTransformer`: every rank passes the same whole tokens. `forward` returns the
+      parameters of the rank's own positions, (B, N_r, P), and `loss` the rank's share of the loss:
+      the shares of all ranks add up to the loss, and their gradients to the gradient
+      (`sum_gradients`). `own_positions(N)` says which positions are whose. `generate`, `prefill`
+      and `step` work on whole sequences, on each rank alone;
+    - a `LinearAttention` or `Transformer` (without rotary positions), or a module that holds some:
+      every rank passes the vectors of its own positions, (B, N_r, E).
+
+    Weights stay whole on every rank; `DistributedDataParallel` and `fully_shard` divide work and
+    weights by the same mesh or another dimension of it. With these two, multiply the loss by the
+    number of ranks, because they take the mean of the gradients.
+    """
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        if device_mesh.ndim != 1:
+            advice = 'pass one of its dimensions, such as mesh["context"]'
+            raise ValueError(expected("device_mesh", "one dimension", device_mesh.ndim, advice))
+        parts = list(module.modules())
+        layers = [x for x in parts if isinstance(x, LinearMixer | LinearAttention)]
+        models = [x for x in parts if isinstance(x, AutoregressiveTransformer)]
+        _check_divisible(parts, models, layers)
+        for part in (*layers, *models):
+            part.mesh = device_mesh
+        return module
+
+
+def _check_divisible(
+    parts: list[nn.Module],
+    models: list[AutoregressiveTransformer],
+    layers: list[LinearMixer | LinearAttention],
+) -> None:
+    """Refuses attention that needs more of other ranks than a state."""
+    if not layers:
+        kinds = ", ".join(sorted({type(x).__name__ for x in parts})) or "none"
+        raise ValueError(expected("ContextParallel", "a module with linear attention", kinds))
+    for part in parts:
+        if isinstance(part, Mixer) and (not isinstance(part, LinearMixer) or part.causal_block > 1):
+            got = f"{type(part).__name__} with causal_block {part.causal_block}"
+            raise ValueError(expected("ContextParallel", "linear attention", got, _ADVICE))
+        if isinstance(part, Transformer) and part.config.cross_attention:
+            wanted = "a model without cross-attention"
+            raise ValueError(expected("ContextParallel", wanted, "cross_attention=True"))
+        inside = any(part is model.transformer for model in models)
+        if isinstance(part, Transformer) and part.config.rotary and not inside:
+            wanted = "a model that knows its positions"
+            advice = "apply it to the AutoregressiveTransformer"
+            raise ValueError(expected("ContextParallel", wanted, "rotary=True", advice))
+
+
+def sum_gradients(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Adds up the gradients of all ranks of `mesh`, in place; every rank calls it.
+
+    A parameter without a gradient on a rank counts as 0 there. Leave it out under
+    `DistributedDataParallel` and `fully_shard`, which do the same.
+    """
+    parameters = [x for x in model.parameters() if x.requires_grad]
+    by_dtype: dict[torch.dtype, list[nn.Parameter]] = {}
+    for x in parameters:
+        by_dtype.setdefault(x.dtype, []).append(x)
+    for same in by_dtype.values():
+        gradients = [torch.zeros_like(x) if x.grad is None else x.grad for x in same]
+        total: Tensor = torch.cat([x.flatten() for x in gradients])
+        dist.all_reduce(total, group=mesh.get_group())
+        for x, gradient in zip(same, total.split([x.numel() for x in same]), strict=True):
+            x.grad = gradient.view_as(x).clone()

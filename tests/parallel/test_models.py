@@ -1,0 +1,14 @@
+"""A model whose sequences are divided among ranks has the loss and gradients of the whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from .models_worker import check_everything
+from .ranks import on_ranks
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_shares_of_a_loss_are_the_loss(ranks: int) -> None:
+    """Every kind of positions, decay, grouped heads, lengths, empty parts, fully_shard, a layer."""
+    on_ranks(ranks, check_everything, ranks)
