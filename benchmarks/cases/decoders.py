@@ -19,6 +19,7 @@ from benchmarks.cases.peer_decoder import PeerDecoder
 from linattn_lab.throughput import generation_throughput
 from linattn_lab.timing import NotMeasured, stopwatch
 from linattn_models import AutoregressiveTransformer, CompiledDecoder
+from linattn_models.attention import Attention
 from linattn_models.decoding import Sampling
 from linattn_models.state import Cursor
 
@@ -57,7 +58,7 @@ def generate_by_peer(task: Task, settings: Settings) -> Method:
     return Method(check, measure=measure, units=task.batch, **_least_work(task, task.length))
 
 
-def step_eagerly(attention: str, task: Task, position: int) -> Method:
+def step_eagerly(attention: str | None, task: Task, position: int) -> Method:
     """One step and one draw at `position`; the time does not depend on the values in the state."""
     model = task.model(attention)
     work = _least_work(task) if attention == "linear" else {}
@@ -72,16 +73,18 @@ def step_by_peer(task: Task, settings: Settings) -> Method:
     return _step(decoder, decoder.model, (task.length // 2, memory), task, _least_work(task))
 
 
-def step_compiled(weights: str, task: Task) -> Method:
+def step_compiled(weights: str, task: Task, attention: Attention | None = None) -> Method:
     """Steps and draws as `generate` makes them: several in one call, if the batch is small."""
-    model = task.model()
+    model = task.model(attention)
     decoder = pack_decoder(model, weights)
     state = _state_at(task.length // 2, model, task)
     generator, token = _seeded_token(model, task)
     steps = decoder.steps_at_once(state, task.length)
     run = partial(decoder.steps_and_draws, token, state, Sampling(generator=generator), steps)
     check = partial(check_compiled, model, decoder, task.batch)
-    return Method(check, run, units=steps, **_least_work(task, steps, weights))
+    is_plain = attention is None and not task.language
+    work = _least_work(task, steps, weights) if is_plain else {}
+    return Method(check, run, units=steps, **work)
 
 
 def read_weights(weights: str, task: Task) -> Method:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,9 +12,12 @@ from benchmarks.cases import decoders
 from benchmarks.cases.decoders import LINEAR, STATEFUL_SOFTMAX, compiled_name
 from benchmarks.cases.models import MODEL, WEIGHT_BYTES, Task
 from benchmarks.cases.peers import FAST_TRANSFORMERS
+from linattn_models import Linear
 
 COMPILED = {weights: compiled_name(weights) for weights in WEIGHT_BYTES}
 READING = {weights: f"reading the weights ({weights})" for weights in WEIGHT_BYTES}
+ATTENTIONS = {"decay": Linear(decay="fixed"), "a window of 64": Linear(window_size=64)}
+LANGUAGE, LANGUAGE_EAGER = "language model (compiled)", "language model (eager)"
 FIRST, LAST = "first step", "784th step"
 GPU: dict[str, Any] = {"device": "cuda", "rounds": (2, 10)}
 # By the end of a case's name: the number of images, and fields of the case.
@@ -48,6 +52,20 @@ def compiled_steps(task: Task, settings: Settings) -> dict[str, Make]:
     }
 
 
+def step_with_options(task: Task, settings: Settings) -> dict[str, Make]:
+    """Compiled steps with a decay or a window beside those without, and of a language model."""
+    text = dataclasses.replace(task, language=True)
+    return {
+        COMPILED["float32"]: partial(decoders.step_compiled, "float32", task),
+        **{
+            name: partial(decoders.step_compiled, "float32", task, attention)
+            for name, attention in ATTENTIONS.items()
+        },
+        LANGUAGE: partial(decoders.step_compiled, "float32", text),
+        LANGUAGE_EAGER: partial(decoders.step_eagerly, None, text, task.length // 2),
+    }
+
+
 def whole_images(task: Task, settings: Settings) -> dict[str, Make]:
     """Images by every decoder."""
     return {
@@ -69,8 +87,9 @@ def decoding_case(name: str, shows: str, methods: Setup, task: Task, **fields: A
     return Case(name, shows, setup, **fields)
 
 
-def steps(name: str, batch: int) -> tuple[Case, Case]:
+def steps(name: str, batch: int) -> tuple[Case, ...]:
     """Single steps, eager and compiled."""
+    over_plain = tuple((name, COMPILED["float32"]) for name in ATTENTIONS)
     growth = tuple((f"{x}, {LAST}", f"{x}, {FIRST}") for x in (LINEAR, STATEFUL_SOFTMAX))
     over_reading = tuple((COMPILED[each], READING[each]) for each in WEIGHT_BYTES)
     over_ours = tuple((FAST_TRANSFORMERS, name) for name in (*COMPILED.values(), LINEAR))
@@ -84,6 +103,13 @@ def steps(name: str, batch: int) -> tuple[Case, Case]:
             f"decoding/compiled-steps/{name}",
             f"Steps with their draws, as generate makes them: batch {batch}, {MODEL}.",
             compiled_steps, Task(batch), ratios=(*over_reading, *over_ours), unit="step",
+        ),
+        decoding_case(
+            f"decoding/options/{name}",
+            f"Steps with a decay or a window, and of a language model: batch {batch}, {MODEL}; the "
+            "language model has the layers of `TransformerConfig.language`.",
+            step_with_options, Task(batch), ratios=(*over_plain, (LANGUAGE_EAGER, LANGUAGE)),
+            unit="step",
         ),
     )  # fmt: skip
 

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import torch
 
 from benchmarks.case import Settings
 from linattn_lab.machine import Device
-from linattn_models import AutoregressiveTransformer, Head, MixtureOfLogistics, TransformerConfig
+from linattn_models import (
+    AutoregressiveTransformer,
+    Categorical,
+    Head,
+    MixtureOfLogistics,
+    TransformerConfig,
+)
+from linattn_models.attention import Attention
 
 MODEL = "8 layers, 8 heads of 32, 784 pixels, mixture of 10 logistics"
 # How the compiled decoder stores weights, and the bytes of each.
@@ -21,6 +29,7 @@ class Task:
     """A batch of images and the model that decodes them; the paper's for MNIST (table 1).
 
     Its layers normalize after the residual sum, as the peer's do, so that weights can be shared.
+    With `language`, a model of bytes with the layers of `TransformerConfig.language`.
     """
 
     batch: int = 1
@@ -30,6 +39,7 @@ class Task:
     ffn_dim: int = 1024
     length: int = 784
     device: Device = "cpu"
+    language: bool = False
 
     def for_settings(self, settings: Settings) -> Task:
         """The task on the device of the run, and tiny in a quick one."""
@@ -56,18 +66,26 @@ class Task:
 
     def model(
         self,
-        attention: str = "linear",
+        attention: str | Attention | None = None,
         dtype: torch.dtype = torch.float32,
         head: Head | None = None,
-        positions: str = "learned",
+        positions: str | None = None,
     ) -> AutoregressiveTransformer:
-        """Returns the model with random weights, the same at every call."""
-        config = TransformerConfig(
-            self.num_layers, self.num_heads, self.head_dim, self.ffn_dim,
-            attention=attention, norm_first=False,
-        )  # fmt: skip
+        """Returns the model with random weights, the same at every call.
+
+        Args:
+            attention: None for the default of its layers: linear attention, with a window in those
+                of `TransformerConfig.language`.
+        """
+        sizes = self.num_layers, self.num_heads, self.head_dim
+        fields: dict[str, Any] = {} if attention is None else {"attention": attention}
+        if self.language:
+            config = TransformerConfig.language(*sizes, **fields)
+        else:
+            config = TransformerConfig(*sizes, self.ffn_dim, norm_first=False, **fields)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            head = MixtureOfLogistics(10) if head is None else head
+            usual = Categorical(256) if self.language else MixtureOfLogistics(10)
+            head = usual if head is None else head
             model = AutoregressiveTransformer(config, head, self.length, positions)
         return model.eval().requires_grad_(False).to(self.device, dtype)
