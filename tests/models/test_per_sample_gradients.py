@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from tests.models.tiny import ATTENTIONS, MAX_LENGTH, tiny_model, tiny_transformer
+from tests.models.tiny import ATTENTIONS, MAX_LENGTH, STEPPING, tiny_model, tiny_transformer
 
 
 class Loss(nn.Module):
     """A model's loss as a module, for `functional_call`."""
 
-    def __init__(self, attention: str) -> None:
+    def __init__(self, attention: str, **fields: Any) -> None:
         super().__init__()
-        self.model = tiny_model(attention, tie_embeddings=True)
+        self.model = tiny_model(attention, tie_embeddings=True, **fields)
 
     def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         return self.model.loss(tokens, lengths)
@@ -24,19 +26,27 @@ class Loss(nn.Module):
 class Vectors(nn.Module):
     """A number that depends on a transformer's outputs."""
 
-    def __init__(self, attention: str) -> None:
+    def __init__(self, attention: str, **fields: Any) -> None:
         super().__init__()
-        self.model = tiny_transformer(attention, is_causal=False)
+        self.model = tiny_transformer(attention, **fields)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         return self.model(x, lengths).square().mean()
 
 
+CASES = [
+    *((Loss, x, {"rotary": rotary}) for x in STEPPING for rotary in (False, True)),
+    *((Vectors, x, {"is_causal": False}) for x in ATTENTIONS),
+    *((Vectors, x, {"causal_block": 2}) for x in ATTENTIONS),
+]
+
+
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # softmax of torch
-@pytest.mark.parametrize("attention", ATTENTIONS)
-@pytest.mark.parametrize("kind", [Loss, Vectors])
-def test_gradients_of_each_sample(kind: type[nn.Module], attention: str) -> None:
-    module = kind(attention)
+@pytest.mark.parametrize(("kind", "attention", "fields"), CASES, ids=str)
+def test_gradients_of_each_sample(
+    kind: type[nn.Module], attention: str, fields: dict[str, Any]
+) -> None:
+    module = kind(attention, **fields)
     weights = {name: x.detach() for name, x in module.named_parameters()}
     tokens, lengths = torch.randint(7, (3, MAX_LENGTH)), torch.tensor([MAX_LENGTH, 1, 4])
     inputs = tokens if kind is Loss else torch.randn(3, 5, 8, dtype=torch.float64)

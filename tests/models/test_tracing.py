@@ -31,6 +31,9 @@ def tokens() -> Tensor:
 
 MODELS: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
     **{x: (tiny_transformer(x), (vectors(),)) for x in (*ATTENTIONS, "lsh")},
+    "rotary": (tiny_transformer(rotary=True), (vectors(),)),
+    "window": (tiny_transformer("windowed", rotary=True), (vectors(),)),
+    "blocks": (tiny_transformer(causal_block=4), (vectors(),)),
     "options": (tiny_transformer(**LINEAR), (vectors(),)),
     "tokens": (tiny_model(), (tokens(),)),
     "encoder-decoder": (EncoderDecoder(ENCODER, DECODER), (vectors(), vectors())),

@@ -85,6 +85,16 @@ def test_padding_in_a_block_is_as_if_it_were_not_there(attention: str) -> None:
         torch.testing.assert_close(prefilled[row, :length], expected[row, :length])
 
 
+@torch.no_grad()
+def test_blocks_in_autocast_stay_near(attention: str) -> None:
+    model = tiny_transformer(attention, causal_block=3).float()
+    x = vectors(2, 8).float()
+    with torch.autocast("cpu", torch.bfloat16):
+        outputs, (prefilled, _) = model(x), model.prefill(x, max_length=8)
+    for actual in (outputs, prefilled):
+        assert (actual.float() - model(x)).abs().max() < 0.1
+
+
 def test_blocks_go_on_from_a_state(attention: str) -> None:
     model = tiny_transformer(attention, causal_block=3)
     x = vectors(2, 11)

@@ -187,8 +187,9 @@ def test_to_casts_tensors_and_leaves_positions(attention: str) -> None:
     assert single.nbytes * 2 == state.nbytes
 
 
-def test_autocast_steps_as_it_prefills(attention: str) -> None:
-    model = Transformer(tiny_config(attention)).eval()
+@pytest.mark.parametrize("rotary", [False, True])
+def test_autocast_steps_as_it_prefills(attention: str, rotary: bool) -> None:
+    model = Transformer(tiny_config(attention, rotary=rotary)).eval()
     x = torch.randn(2, ROOM, 8)
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         _, state = model.prefill(x[:, :4], max_length=ROOM)
