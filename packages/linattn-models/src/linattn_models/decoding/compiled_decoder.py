@@ -280,7 +280,7 @@ class CompiledDecoder(_Compiled, GenerationMixin):
         sampling = Sampling(temperature, generator, filters, seeds=seeds)
         sampling.check(self.head, self.device)
         self._check_step(token, state)
-        draws = sampling.of_rows(self.head, _after(token, state))
+        draws = sampling.of_rows(self.head, _after(token, state), ahead=1)
         return self.step_and_draw(token, state, draws)
 
     def step_and_draw(

@@ -13,7 +13,7 @@ _ROUNDS = 10
 _FACTORS = (0xCD9E8D57, 0xD2511F53)
 _STEPS = (0x9E3779B9, 0xBB67AE85)
 # How many positions are drawn at once: about a hundred operations on small tensors are one cost.
-_AHEAD = 64
+AHEAD = 64
 _MOST_NUMBERS = 1 << 16
 
 
@@ -60,9 +60,13 @@ class Streams:
         seeds: (B,) int64, the keys.
         samples: (B,) int64 in 0..2^32 - 1: rows of one seed with different numbers are independent.
         positions: (B,) int64, those of the first numbers.
+        ahead: how many positions are drawn at once, if the rows are few.
     """
 
-    def __init__(self, seeds: Tensor, samples: Tensor, positions: Tensor) -> None:
+    def __init__(
+        self, seeds: Tensor, samples: Tensor, positions: Tensor, ahead: int = AHEAD
+    ) -> None:
+        self._ahead = ahead
         self._seeds = seeds
         self._samples = samples
         self._positions = positions  # after the numbers that are drawn already
@@ -71,7 +75,7 @@ class Streams:
     def next(self) -> Tensor:
         """The numbers (B, 4) of the next position, float64 in (0, 1)."""
         if not self._drawn:
-            self._draw(max(1, min(_AHEAD, _MOST_NUMBERS // max(1, len(self._seeds)))))
+            self._draw(max(1, min(self._ahead, _MOST_NUMBERS // max(1, len(self._seeds)))))
         return self._drawn.pop()
 
     def take(self, count: int) -> Tensor:

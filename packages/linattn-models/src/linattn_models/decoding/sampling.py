@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from linattn_core.errors import expected
-from linattn_models.decoding.philox import Streams
+from linattn_models.decoding.philox import AHEAD, Streams
 from linattn_models.decoding.prompts import Prompt
 from linattn_models.decoding.row_sampling import Repetitions, RowSampling
 from linattn_models.heads import Categorical, Head
@@ -81,8 +81,11 @@ class Sampling:
             advice = "leave out seeds, and pass one number for all rows"
             raise ValueError(expected("the head", "one that draws by a seed", got, advice))
 
-    def of_rows(self, head: Head, prompt: Prompt, samples: int = 1) -> Draws:
+    def of_rows(self, head: Head, prompt: Prompt, samples: int = 1, ahead: int = AHEAD) -> Draws:
         """The draws of `samples` sequences from each prompt; the same for all rows if it is plain.
+
+        Args:
+            ahead: how many positions of each row are drawn at once.
 
         Raises:
             ValueError: a setting with another number of rows.
@@ -100,7 +103,7 @@ class Sampling:
         return RowSampling(
             self._column("temperature", batch, samples, device),
             self.filters.spread(batch, samples, device),
-            Streams(*self._keys(batch, samples, device), positions),
+            Streams(*self._keys(batch, samples, device), positions, ahead),
             repetitions,
         )
 
