@@ -81,6 +81,10 @@ def test_a_tokenizer_is_saved_with_its_model(make: Callable[[], Any], tmp_path: 
         assert loaded.decode(encode_text(tokenizer, TEXT)) == TEXT
     save(tiny_model(), tmp_path / "one")
     assert load(tmp_path / "one").tokenizer is None
+    assert not (tmp_path / "one" / "tokenizer.json").exists()
+    (tmp_path / "one" / "tokenizer.json").write_text("of another program")
+    save(tiny_model(), tmp_path / "one")
+    assert (tmp_path / "one" / "tokenizer.json").exists()
 
 
 @needs_cpu_backend
@@ -247,7 +251,9 @@ def test_without_the_library_its_tokenizers_are_refused(
 ) -> None:
     save(tiny_model(), tmp_path, tokenizer=words())
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(ModuleNotFoundError, match=r"tokenizer\.json: .*pip install tokenizers"):
+    with pytest.raises(
+        ModuleNotFoundError, match=r"tokenizer\.json: .*linattn-models\[tokenizers\]"
+    ):
         load(tmp_path)
 
 

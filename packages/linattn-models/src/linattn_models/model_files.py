@@ -48,7 +48,8 @@ def write_model_files(
 
     Args:
         config: JSON values; format and digests are added.
-        tokenizer: the content of the tokenizer's file.
+        tokenizer: the content of the tokenizer's file; without, that of a model saved before is
+            removed.
     """
     own_memory = _separate(tensors)
     described = {"format_version": FORMAT_VERSION, DIGEST: compute_digest(own_memory)}
@@ -56,6 +57,7 @@ def write_model_files(
         described[TOKENIZER_DIGEST] = hashlib.sha256(tokenizer).hexdigest()
     described |= config
     text = json.dumps(described, indent=2) + "\n"
+    before = {} if tokenizer is not None else _config_if_any(folder)
     with _folder_for_model(folder), replace_files(folder, *_FILES) as fresh:
         try:
             save_file(own_memory, fresh / WEIGHTS_FILE)
@@ -66,6 +68,8 @@ def write_model_files(
             (fresh / TOKENIZER_FILE).write_bytes(tokenizer)
         (fresh / CONFIG_FILE).write_text(text, encoding="utf-8")
         shutil.copymode(fresh / CONFIG_FILE, fresh / WEIGHTS_FILE)  # safetensors makes it private
+    if _find_tokenizer(folder, before) is not None:
+        (folder / TOKENIZER_FILE).unlink(missing_ok=True)
 
 
 def read_model_files(folder: Path) -> ModelFiles:
@@ -100,8 +104,12 @@ def read_model_files(folder: Path) -> ModelFiles:
 
 def _pending_config(folder: Path) -> dict[str, Any]:
     """The configuration of a save that is not completed; an empty one if there is none."""
+    return _config_if_any(fresh_folder(folder, *_FILES))
+
+
+def _config_if_any(folder: Path) -> dict[str, Any]:
     with suppress(ValueError, FileNotFoundError):
-        return read_model_config(fresh_folder(folder, *_FILES) / CONFIG_FILE)
+        return read_model_config(folder / CONFIG_FILE)
     return {}
 
 

@@ -66,8 +66,8 @@ def save(
     Args:
         model: a transformer of this package's classes, or a recognizer, on any device. After
             `fully_shard` all ranks must call this: rank 0 writes the whole weights.
-        folder: created if it does not exist. A model saved there before is replaced, file by file;
-            other files stay.
+        folder: created if it does not exist. A model saved there before is replaced, file by file,
+            and its tokenizer removed where this one has none; other files stay.
         extra: JSON values to store beside the configuration, such as the data's name;
             `read_config(folder)["extra"]` returns them.
         weights: "bfloat16" or "int8" writes the matrices of linear layers in a half or a quarter of
