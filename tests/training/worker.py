@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from linattn_lab.script import run_script
-from tests.training.toy import CrashingData, ToyData, toy_loss, toy_model, toy_run
+from tests.training.toy import CrashingData, ToyData, toy_model, toy_run, weighted_loss
 
 
 class KilledData(CrashingData):
@@ -53,7 +53,7 @@ def main() -> None:
     kill_at, pause_at = options.pop("kill_at", None), options.pop("pause_at", None)
     if options.pop("plain", False):
         model = toy_model(dropout=0.0, dtype=torch.float64)
-        options.update(model=model, loss=toy_loss, evaluate=None)
+        options.update(model=model, loss=weighted_loss, evaluate=None)
     dtype = torch.float64 if "model" in options else torch.float32
     data = ToyData(dtype=dtype)
     if kill_at is not None:

@@ -13,11 +13,12 @@ Batch = dict[str, Tensor]
 SEQUENCES_AT_ONCE = 128  # bounds the memory
 
 
-def copy_loss(model: AutoregressiveTransformer, batch: Batch) -> Tensor:
-    """Nats per symbol: the mean of -log p over the symbols of the second halves of a batch."""
+def copy_loss(model: AutoregressiveTransformer, batch: Batch) -> tuple[Tensor, Tensor]:
+    """The sum of -log p in nats over the symbols of the second halves of a batch; their number."""
     tokens = batch["tokens"]
     asked = in_second_half(batch["copied"], tokens.shape[1])  # (B, N)
-    return model.head.negative_log_likelihood(model(tokens), tokens)[asked].mean()
+    nats = model.head.negative_log_likelihood(model(tokens), tokens)[asked].sum()
+    return nats, asked.sum()
 
 
 @torch.no_grad()

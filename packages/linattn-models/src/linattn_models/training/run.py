@@ -49,7 +49,10 @@ def train(
     Args:
         model: any module; training starts from its weights, so seed before building it.
         data: the examples, in an order that depends on `config.seed` and the step.
-        loss: (model, batch) -> the mean over the examples of the batch, a scalar tensor.
+        loss: (model, batch) -> the mean over the examples of the batch, a scalar tensor. A mean
+            over anything of which examples have different numbers, such as symbols, is returned as
+            a pair, the sum and the number of terms, both scalar tensors. Then several processes
+            make the same updates as one.
         config: the training configuration.
         out: the run folder.
         describe: the application's description of the run, for `config.json` and `summary.json`,

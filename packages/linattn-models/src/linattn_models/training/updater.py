@@ -17,7 +17,7 @@ from linattn_models.training.data import ExampleOrder, Order, TrainingData
 from linattn_models.training.random_state import get_random_state, seed_all, set_random_state
 from linattn_models.training.schedule import Errors, learning_rate
 
-Loss = Callable[[Any, Any], Tensor]
+Loss = Callable[[Any, Any], Tensor | tuple[Tensor, Tensor]]
 
 _OPTIMIZERS = {"radam": torch.optim.RAdam, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 _FUSED_ON = ("cpu", "cuda")
@@ -30,7 +30,8 @@ class Updater:
         accelerator: device and processes. Each process takes its slice of every batch.
         model: trained in place, moved to the accelerator's device.
         data: the examples.
-        loss: (model, batch) -> the mean over the examples of the batch, a scalar.
+        loss: (model, batch) -> the mean over the examples of the batch, a scalar; or a sum and how
+            many terms it has.
         config: the training configuration.
         order: the examples of each update; by default permutations.
     """
@@ -66,7 +67,9 @@ class Updater:
         batch = send_to_device(
             self._data.batch(indices), self.accelerator.device, non_blocking=True
         )
-        loss: Tensor = self._module(batch)
+        loss, count = self._module(batch)
+        if count is not None:
+            loss = loss / self._mean_count(count)
         self.accelerator.backward(loss)
         if self.config.clip_norm is not None:
             self.accelerator.clip_grad_norm_(self.parameters.values(), self.config.clip_norm)
@@ -75,6 +78,17 @@ class Updater:
         self._stepper.step()
         self._stepper.zero_grad()
         return loss.detach()
+
+    def _mean_count(self, count: Tensor) -> Tensor:
+        """The mean over the processes of a loss's number of terms.
+
+        Gradients and logged losses are means over the processes, too; so the result is the sum of
+        all terms by their number, however they are divided among the processes.
+        """
+        if self.accelerator.num_processes == 1:
+            return count
+        total: Tensor = self.accelerator.reduce(count.clone(), reduction="sum")
+        return total / self.accelerator.num_processes
 
     def require_finite_weights(self, step: int) -> None:
         """Raises ValueError if a weight is not finite, so that no checkpoint holds one."""
@@ -169,8 +183,9 @@ class _LossModule(nn.Module):
         self.model = model
         self.loss = loss
 
-    def forward(self, batch: Any) -> Tensor:
-        loss = self.loss(self.model, batch)
+    def forward(self, batch: Any) -> tuple[Tensor, Tensor | None]:
+        result = self.loss(self.model, batch)
+        loss, count = result if isinstance(result, tuple) else (result, None)
         if loss.dim():
             raise ValueError(expected("loss", "a scalar tensor", f"shape {tuple(loss.shape)}"))
-        return loss
+        return loss, count
