@@ -70,12 +70,14 @@ REPORTED = (1, 66)
 NATIVE_SUFFIXES = {".cpp", ".hpp", ".h", ".cu", ".cuh"}
 # The oldest torch that the packages promise to work with; tests/house compares it with theirs.
 OLDEST_TORCH = "2.9"
+SERVING = ("fastapi", "prometheus-client", "uvicorn")  # the extra of linattn-models
 TEST_TOOLS = (
     "pytest", "pytest-xdist", "hypothesis", "import-linter", "grimp", "nox",
     "nvidia-cuda-cuobjdump", "nvidia-cuda-nvdisasm",  # read the machine code of the CUDA kernels
     "cupy-cuda13x", "nvidia-cuda-nvrtc",  # compile the ladder of prototypes
     "onnxruntime", "onnxscript",  # run what torch.onnx.export makes
     "transformers", "peft",
+    *SERVING, "httpx", "playwright",  # a browser opens the page, where Chromium is installed
     "triton",  # compiles kernels for any GPU, and interprets them
 )  # fmt: skip
 # What a wheel has to pass: the contract's short form, every instruction set, compiled decoders.
@@ -117,6 +119,7 @@ def types(session: nox.Session) -> None:
         "pytest",
         "types-tabulate",
         "types-tqdm",
+        *SERVING,
         *app_requirements(),
         cuda="OFF",
     )
@@ -185,7 +188,7 @@ def docs(session: nox.Session) -> None:
     """Build the site into build/docs/html: guides are executed, warnings are errors (Sphinx)."""
     install_packages(
         session, "sphinx", "sphinx-copybutton", "sphinx-design", "furo", "myst-nb", "latex2mathml",
-        "matplotlib", "transformers",
+        "matplotlib", "transformers", *SERVING, "httpx2",
     )  # fmt: skip
     session.run(
         "python", "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet",

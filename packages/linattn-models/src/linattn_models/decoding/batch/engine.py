@@ -166,6 +166,13 @@ class ContinuousBatch:
         return bool(self._outputs or self.num_requests_waiting or self.num_seqs_running)
 
     @property
+    def requests(self) -> set[int]:
+        """The ids of the requests that have not ended."""
+        own = {request for request, _ in self._waiting}
+        own |= {reading.request for reading in self._reading}
+        return own | {row.request for _, row in self._active()}
+
+    @property
     def num_seqs_running(self) -> int:
         """Sequences that draw tokens."""
         return sum(row is not None for row in self._rows)

@@ -1,0 +1,143 @@
+"""The application of a server: its routes and refusals."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Response
+from fastapi import Request as HttpRequest
+from fastapi.exceptions import RequestValidationError
+
+from linattn_core.errors import expected
+from linattn_models.decoding.batch import ContinuousBatch, Request
+from linattn_models.serving.completion import Completion
+from linattn_models.serving.engine import Engine, Overloaded, Stopped
+from linattn_models.serving.fields import CompletionFields, read_fields
+from linattn_models.serving.limits import BodyLimit
+from linattn_models.serving.metrics import Metrics
+from linattn_models.serving.responses import CompletionResponse, refusal
+from linattn_models.serving.states import StateStore, write_bytes
+from linattn_models.validation import at_least
+
+# Names of arguments of the batch, and the fields that they come from.
+_FIELDS = {"prefix": "prompt", "tokens": "prompt", "length": "max_tokens", "seeds": "seed"}
+_KEPT_STATES = 256
+
+
+def create_app(
+    batch: ContinuousBatch,
+    queue: int = 256,
+    *,
+    name: str = "linattn",
+    most_bytes: int = 1 << 24,
+    stall: float = 30.0,
+) -> FastAPI:
+    """An application that answers requests for completions from one batch.
+
+    POST /v1/completions takes OpenAI's fields `model`, `prompt` (a text, or tokens), `max_tokens`,
+    `temperature`, `top_p`, `n`, `seed` and `stream`, and also `top_k`, `min_p`, `stop_tokens`,
+    `return_state`, `state` and `state_bytes`; others are refused. With `stream`, the answer is
+    server-sent events: all samples come over one connection, each choice with its `index`.
+    GET /v1/states/ID is a state as a file, GET /v1/models, /health and /metrics tell about the
+    server.
+
+    Args:
+        batch: owned by the application from now on, and stepped in a thread.
+        queue: requests that may wait for their first token; more are answered by 503.
+        name: of the model.
+        most_bytes: of a request's body; larger ones are answered by 413.
+        stall: seconds after which a reader of events that takes nothing is dropped.
+
+    Returns:
+        An ASGI application. A client that disconnects cancels its request. At shutdown, what has
+        not ended is stopped.
+
+    Raises:
+        ValueError: numbers out of range.
+    """
+    engine = Engine(batch, at_least("queue", queue, 1))
+    metrics, states = Metrics(engine), StateStore(_KEPT_STATES)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        engine.stop()
+
+    app = FastAPI(title=name, lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.engine = engine
+    app.add_middleware(BodyLimit, most=at_least("most_bytes", most_bytes, 1))
+    created = int(time.time())
+
+    def refuse(status: int, message: str, field: str | None = None, **headers: str) -> Response:
+        metrics.refuse(status)
+        return refusal(status, message, field, **headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def refuse_fields(request: HttpRequest, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        places = [str(place) for place in first["loc"] if place != "body"]
+        field = places[0] if places and first["type"] != "json_invalid" else None
+        return refuse(400, f"{field or 'the body'}: {first['msg']}", field)
+
+    @app.post("/v1/completions", response_model=None)
+    async def complete(fields: CompletionFields) -> Response:
+        if fields.model not in (None, name):
+            return refuse(404, expected("model", repr(name), repr(fields.model)), "model")
+        watch = metrics.begin()
+        try:
+            request = read_fields(fields, batch, states)
+            stream = await engine.submit(request)
+        except (ValueError, TypeError) as error:
+            return refuse(400, *_message_and_field(error))
+        except Overloaded:
+            message = expected("the queue", f"fewer than {queue} requests", f"{queue}", "retry")
+            return refuse(503, message, Retry_After="1")
+        except Stopped:
+            return refuse(503, "The server stops.", Retry_After="10")
+        completion = _completion(name, batch, states, request)
+        return CompletionResponse(stream, completion, watch, fields.stream, stall)
+
+    @app.get("/v1/states/{state}", response_model=None)
+    async def read_state(state: str) -> Response:
+        try:
+            content = write_bytes(states.get(state))
+        except ValueError as error:
+            return refuse(404, *_message_and_field(error))
+        return Response(content, media_type="application/octet-stream")
+
+    @app.get("/v1/models")
+    async def list_models() -> dict[str, Any]:
+        model = {"id": name, "object": "model", "created": created, "owned_by": "linattn"}
+        return {"object": "list", "data": [model]}
+
+    @app.get("/health", response_model=None)
+    async def tell_health() -> Response:
+        if not engine.is_alive:
+            return refusal(503, "The server stops.")
+        return Response('{"status":"ok"}', media_type="application/json")
+
+    @app.get("/metrics", response_model=None)
+    async def tell_metrics() -> Response:
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4")
+
+    return app
+
+
+def _completion(
+    name: str, batch: ContinuousBatch, states: StateStore, request: Request
+) -> Completion:
+    tokenizer = batch.decoder.tokenizer
+    return Completion(name, tokenizer, states, len(request.prompt), request.sampling.n)
+
+
+def _message_and_field(error: Exception) -> tuple[str, str | None]:
+    """The sentence of an error with the field that it is about, which it begins with."""
+    message = str(error)
+    name, _, rest = message.partition(": ")
+    field = _FIELDS.get(name, name)
+    if field not in CompletionFields.model_fields:
+        return message, None
+    return f"{field}: {rest}", field

@@ -1,0 +1,87 @@
+"""The content of answers: tokens and texts of each sequence."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Any
+
+from linattn_models.decoding.batch import Output
+from linattn_models.serving.states import StateStore
+from linattn_models.tokenizer import decode_tokens
+
+# Tokens before new ones that decide how these are written, such as whether a space comes first.
+_CONTEXT = 8
+_CUT = "\ufffd"  # the end of a character whose other bytes are in the next token
+
+
+class _Text:
+    """The text of a sequence, in parts."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._tokens: list[int] = []
+        self._before = ""
+
+    def add(self, tokens: list[int], is_last: bool) -> str:
+        """The text that new tokens add; "" while they end inside a character."""
+        self._tokens += tokens
+        text = decode_tokens(self._tokenizer, self._tokens)
+        if text.endswith(_CUT) and not is_last:
+            return ""
+        new = text[len(self._before) :]
+        self._tokens = self._tokens[-_CONTEXT:]
+        self._before = decode_tokens(self._tokenizer, self._tokens)
+        return new
+
+
+class Completion:
+    """The answer to one request.
+
+    Args:
+        model: its name.
+        tokenizer: makes texts; None for tokens alone.
+        states: where the states of sequences are kept.
+        prompt_tokens: tokens of the prompt.
+        count: sequences.
+    """
+
+    def __init__(
+        self, model: str, tokenizer: Any, states: StateStore, prompt_tokens: int, count: int
+    ) -> None:
+        self._head = {
+            "id": f"cmpl-{secrets.token_hex(12)}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": model,
+        }
+        self._states = states
+        self._texts = None if tokenizer is None else [_Text(tokenizer) for _ in range(count)]
+        self._prompt_tokens = prompt_tokens
+        self.new_tokens = 0
+
+    def part(self, outputs: list[Output]) -> dict[str, Any]:
+        """The content of some outputs: one choice for each sequence that has any."""
+        by_index: dict[int, list[Output]] = {}
+        for output in outputs:
+            by_index.setdefault(output.index, []).append(output)
+        choices = [self._choice(index, own) for index, own in by_index.items()]
+        return {**self._head, "choices": choices}
+
+    def whole(self, outputs: list[Output]) -> dict[str, Any]:
+        """The content of all outputs, and the numbers of tokens."""
+        content = self.part(sorted(outputs, key=lambda output: output.index))
+        usage = {"prompt_tokens": self._prompt_tokens, "completion_tokens": self.new_tokens}
+        return {**content, "usage": {**usage, "total_tokens": sum(usage.values())}}
+
+    def _choice(self, index: int, outputs: list[Output]) -> dict[str, Any]:
+        tokens = [token for output in outputs for token in output.tokens]
+        self.new_tokens += len(tokens)
+        last = outputs[-1]
+        choice: dict[str, Any] = {"index": index, "tokens": tokens}
+        if self._texts is not None:
+            choice["text"] = self._texts[index].add(tokens, last.finish_reason is not None)
+        choice["finish_reason"] = last.finish_reason
+        if last.state is not None:
+            choice["state"] = self._states.put(last.state)
+        return choice

@@ -1,0 +1,221 @@
+"""The thread that owns a batch, and the streams of outputs that event loops read."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+
+from linattn_models.decoding.batch import ContinuousBatch, Output, Request
+
+
+class Overloaded(Exception):
+    """Too many requests wait."""
+
+
+class Stopped(Exception):
+    """The thread has ended, so no more outputs come."""
+
+
+class Stream:
+    """The outputs of one request, read in the event loop that asked for them.
+
+    Args:
+        engine: where the request is.
+        count: sequences of the request.
+    """
+
+    def __init__(self, engine: Engine, count: int) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.request: int | None = None  # its id in the batch
+        self.added: asyncio.Future[None] = self.loop.create_future()
+        self._engine = engine
+        self._left = count
+        self._outputs: list[Output] = []
+        self._news = asyncio.Event()
+        self._is_stopped = False
+
+    async def read(self) -> list[Output]:
+        """The outputs that are new, at least one; an empty list after the last.
+
+        Raises:
+            Stopped: the engine has ended.
+        """
+        while not self._outputs and self._left:
+            if self._is_stopped:
+                raise Stopped
+            self._news.clear()
+            await self._news.wait()
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    def push(self, outputs: list[Output]) -> None:
+        """Takes the outputs of a step, in the loop."""
+        self._engine.waiting.discard(self)
+        self._outputs += outputs
+        self._left -= sum(output.finish_reason is not None for output in outputs)
+        self._news.set()
+
+    def stop(self) -> None:
+        """Ends the stream, in the loop."""
+        self._engine.waiting.discard(self)
+        self._is_stopped = True
+        self._news.set()
+        if not self.added.done():
+            self.added.set_exception(Stopped())
+
+    def close(self) -> None:
+        """Cancels what has not ended, in the loop."""
+        self._engine.waiting.discard(self)
+        if self._left:
+            self._engine.cancel(self)
+
+
+class Engine:
+    """Steps a batch in a thread of its own, which starts with the first request.
+
+    Args:
+        batch: nothing else may use it.
+        most_waiting: requests that may wait for their first token.
+
+    Attributes:
+        waiting: the streams without an output so far; of the event loop.
+    """
+
+    def __init__(self, batch: ContinuousBatch, most_waiting: int) -> None:
+        self.batch = batch
+        self.waiting: set[Stream] = set()
+        self._most_waiting = most_waiting
+        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._streams: dict[int, Stream] = {}  # of the thread
+        self._thread: threading.Thread | None = None
+        self._is_stopping = False
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether requests are taken."""
+        return not self._is_stopping and (self._thread is None or self._thread.is_alive())
+
+    async def submit(self, request: Request) -> Stream:
+        """Adds a request.
+
+        Raises:
+            Overloaded: too many wait.
+            Stopped: the thread has ended.
+            ValueError, TypeError: as `ContinuousBatch.add`.
+        """
+        if not self.is_alive:
+            raise Stopped
+        if len(self.waiting) >= self._most_waiting:
+            raise Overloaded
+        stream = Stream(self, request.sampling.n)
+        self.waiting.add(stream)
+        self._commands.put(partial(self._add, request, stream))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="linattn-engine", daemon=True)
+            self._thread.start()
+        try:
+            await stream.added
+        except asyncio.CancelledError:
+            stream.close()
+            raise
+        except (ValueError, TypeError):
+            self.waiting.discard(stream)
+            raise
+        return stream
+
+    def cancel(self, stream: Stream) -> None:
+        """Ends a request; its rows are free after the step that runs."""
+        self._commands.put(partial(self._cancel, stream))
+
+    def stop(self) -> None:
+        """Ends the thread after its current step, and all streams."""
+        self._is_stopping = True
+        self._commands.put(lambda: None)
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._is_stopping:
+                self._take_commands()
+                if self.batch.has_work and not self._is_stopping:
+                    self._deliver(self.batch.step())
+        finally:
+            self._is_stopping = True
+            for stream in self._streams.values():
+                _call(stream, stream.stop)
+            while not self._commands.empty():
+                self._commands.get()()  # streams that come now are refused, see _add
+
+    def _take_commands(self) -> None:
+        """Runs the commands there are; waits for one where the batch has nothing to do."""
+        if not self.batch.has_work:
+            self._commands.get()()
+        while not self._commands.empty():
+            self._commands.get()()
+
+    def _add(self, request: Request, stream: Stream) -> None:
+        if self._is_stopping:
+            _call(stream, stream.stop)
+            return
+        try:
+            number = self.batch.add(request)
+        except (ValueError, TypeError) as error:
+            _call(stream, partial(_fail, stream.added, error))
+            return
+        except BaseException:
+            _call(stream, stream.stop)
+            raise
+        stream.request = number
+        self._streams[number] = stream
+        _call(stream, partial(_finish, stream.added))
+
+    def _cancel(self, stream: Stream) -> None:
+        if stream.request is not None and self._streams.pop(stream.request, None) is not None:
+            self.batch.cancel(stream.request)
+
+    def _deliver(self, outputs: list[Output]) -> None:
+        by_request: dict[int, list[Output]] = defaultdict(list)
+        for output in outputs:
+            by_request[output.request].append(output)
+        calls: dict[asyncio.AbstractEventLoop, list[tuple[Stream, list[Output]]]]
+        calls = defaultdict(list)
+        for request, own in by_request.items():
+            stream = self._streams.get(request)  # None for one that was canceled
+            if stream is not None:
+                calls[stream.loop].append((stream, own))
+        for pairs in calls.values():
+            if not _call(pairs[0][0], partial(_push_all, pairs)):
+                for stream, _ in pairs:
+                    self._cancel(stream)
+        running = self.batch.requests
+        for request in [number for number in by_request if number not in running]:
+            self._streams.pop(request, None)
+
+
+def _call(stream: Stream, function: Callable[[], object]) -> bool:
+    """Calls a function in the stream's loop; False where the loop has closed."""
+    try:
+        stream.loop.call_soon_threadsafe(function)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _push_all(pairs: list[tuple[Stream, list[Output]]]) -> None:
+    for stream, outputs in pairs:
+        stream.push(outputs)
+
+
+def _finish(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _fail(future: asyncio.Future[None], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)

@@ -1,0 +1,86 @@
+"""The fields of a request for completions."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from linattn_core.errors import expected
+from linattn_models.decoding.batch import ContinuousBatch, Request, SamplingParams
+from linattn_models.serving.states import StateStore, read_bytes
+from linattn_models.tokenizer import encode_text, require_tokenizer
+
+# Integers that every tensor of int64 takes, also after some additions.
+_MOST = 1 << 48
+Integer = Annotated[int, Field(ge=-_MOST, le=_MOST)]
+Token = Integer | list[Integer]
+
+
+class CompletionFields(BaseModel):
+    """The body of a POST to /v1/completions; names as in OpenAI's, where it has them.
+
+    Attributes:
+        prompt: a text, for a model with a tokenizer, or tokens.
+        max_tokens: the most new tokens; by default as many as the model's `max_length` leaves.
+        n: sequences drawn from the prompt.
+        stop_tokens: each ends a sequence.
+        return_state: whether each sequence comes with the id of the state after its last token.
+        state: the id of a state, which the prompt continues.
+        state_bytes: in place of it, the bytes of /v1/states/ID in base64.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str | None = None
+    prompt: str | list[Token] = ""
+    max_tokens: int | None = Field(None, ge=1, le=_MOST)
+    temperature: float = 1.0
+    top_k: Integer | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    n: int = Field(1, ge=1, le=_MOST)
+    stop_tokens: Integer | list[Integer] | None = None
+    stream: bool = False
+    return_state: bool = False
+    state: str | None = None
+    state_bytes: str | None = None
+
+
+def read_fields(fields: CompletionFields, batch: ContinuousBatch, states: StateStore) -> Request:
+    """The request of a batch, whose `add` checks the numbers.
+
+    Raises:
+        ValueError: a state that is not known, or a text without a tokenizer.
+    """
+    prompt: Any = fields.prompt
+    if isinstance(prompt, str):
+        prompt = _encode(prompt, batch) if prompt else []
+    length = None if fields.max_tokens is None else len(prompt) + fields.max_tokens
+    sampling = SamplingParams(
+        fields.temperature, fields.top_k, fields.top_p, fields.min_p, fields.seed, fields.n
+    )
+    state = None if fields.state is None else states.get(fields.state)
+    if fields.state_bytes is not None:
+        if state is not None:
+            raise ValueError(expected("state_bytes", "no state beside them", "both"))
+        state = read_bytes(_decode(fields.state_bytes))
+    return Request(prompt, length, sampling, fields.stop_tokens, state, fields.return_state)
+
+
+def _encode(text: str, batch: ContinuousBatch) -> list[int]:
+    require_tokenizer("prompt", batch.decoder.tokenizer)
+    try:
+        return encode_text(batch.decoder.tokenizer, text)
+    except ValueError as error:
+        raise ValueError(f"prompt: {str(error).partition(': ')[2]}") from None
+
+
+def _decode(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ValueError(expected("state_bytes", "base64", str(error))) from None

@@ -1,0 +1,107 @@
+"""What is sent for completions: one body, or server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from typing import Any
+
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from linattn_models.decoding.batch import Output
+from linattn_models.serving.completion import Completion
+from linattn_models.serving.engine import Stopped, Stream
+from linattn_models.serving.metrics import Watch
+
+_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),  # proxies such as nginx would wait for more
+]
+
+
+def refusal(status: int, message: str, field: str | None = None, **headers: str) -> JSONResponse:
+    """An answer with an error."""
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    return JSONResponse({"error": {"message": message, "field": field}}, status, names)
+
+
+class CompletionResponse(Response):
+    """Sends the outputs of a stream, and cancels it where the client goes or does not read.
+
+    Args:
+        stream: the outputs.
+        completion: their content.
+        watch: counts them.
+        streams: whether each part is sent at once.
+        stall: seconds after which a client that takes nothing is dropped.
+    """
+
+    def __init__(
+        self, stream: Stream, completion: Completion, watch: Watch, streams: bool, stall: float
+    ) -> None:
+        super().__init__()
+        self._stream = stream
+        self._completion = completion
+        self._watch = watch
+        self._streams = streams
+        self._stall = stall
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request."""
+        work = self._send_events(send) if self._streams else self._send_whole(scope, receive, send)
+        try:
+            await _run_while_connected(receive, work)
+        except TimeoutError:
+            pass  # the server closes a connection whose answer is not complete
+        finally:
+            self._stream.close()
+
+    async def _send_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
+        outputs: list[Output] = []
+        try:
+            while new := await self._stream.read():
+                self._watch.add(new)
+                outputs += new
+        except Stopped:
+            await refusal(503, "The server stops.")(scope, receive, send)
+            return
+        await JSONResponse(self._completion.whole(outputs))(scope, receive, send)
+
+    async def _send_events(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        try:
+            while new := await self._stream.read():
+                self._watch.add(new)
+                await self._send_event(send, json.dumps(self._completion.part(new)))
+            await self._send_event(send, "[DONE]")
+        except Stopped:
+            error = {"error": {"message": "The server stops.", "field": None}}
+            await self._send_event(send, json.dumps(error))
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_event(self, send: Send, data: str) -> None:
+        body = f"data: {data}\n\n".encode()
+        async with asyncio.timeout(self._stall):
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+async def _run_while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+    """Runs the work, and cancels it where the client disconnects."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_wait_until_gone(receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+    finally:
+        for each in (task, gone):
+            each.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _wait_until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

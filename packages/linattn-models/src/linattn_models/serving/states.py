@@ -1,0 +1,67 @@
+"""States that clients continue, by an id or as the bytes of a file."""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from collections import OrderedDict
+from pathlib import Path
+
+from linattn_core.errors import expected
+from linattn_models.state import DecodingState
+
+
+class StateStore:
+    """The last states that requests asked for; older ones are dropped.
+
+    Args:
+        most: states that are kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._states: OrderedDict[str, DecodingState] = OrderedDict()
+
+    def put(self, state: DecodingState) -> str:
+        """Keeps a state; returns its id, which nobody can guess."""
+        name = secrets.token_urlsafe(16)
+        self._states[name] = state
+        while len(self._states) > self._most:
+            self._states.popitem(last=False)
+        return name
+
+    def get(self, name: str) -> DecodingState:
+        """The state of an id.
+
+        Raises:
+            ValueError: an unknown id.
+        """
+        if name not in self._states:
+            wanted = f"the id of one of the last {self._most} states"
+            raise ValueError(expected("state", wanted, repr(name), "begin again"))
+        self._states.move_to_end(name)
+        return self._states[name]
+
+
+def write_bytes(state: DecodingState) -> bytes:
+    """The bytes of the file that `DecodingState.save` writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "state.safetensors")
+        state.save(file)
+        return file.read_bytes()
+
+
+def read_bytes(content: bytes) -> DecodingState:
+    """The state of such bytes; nothing is unpickled.
+
+    Raises:
+        ValueError: other bytes.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "state.safetensors")
+        file.write_bytes(content)
+        try:
+            return DecodingState.load(file)
+        except ValueError as error:
+            reason = str(error).removeprefix(f"{file}: ")
+            raise ValueError(f"state_bytes: {reason}") from None

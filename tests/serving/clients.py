@@ -1,0 +1,66 @@
+"""Models, servers and clients of the tests."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import torch
+
+from linattn_models import (
+    AutoregressiveTransformer,
+    CharacterTokenizer,
+    ContinuousBatch,
+    TransformerConfig,
+)
+from linattn_models.serving import create_app
+
+TEXT = "abcdefgh "
+
+
+def make_model(max_length: int = 300) -> AutoregressiveTransformer:
+    """A tiny model of the characters of TEXT."""
+    torch.manual_seed(0)
+    config = TransformerConfig(num_layers=1, num_heads=2, head_dim=4, ffn_dim=8)
+    model = AutoregressiveTransformer(config, len(TEXT), max_length, "sinusoidal").eval()
+    torch.nn.init.normal_(model.output.weight, std=0.5)
+    model.tokenizer = CharacterTokenizer(TEXT)
+    return model
+
+
+def make_batch(seqs: int = 8, max_length: int = 300) -> ContinuousBatch:
+    return ContinuousBatch(
+        make_model(max_length), max_num_seqs=seqs, max_num_batched_tokens=seqs + 48
+    )
+
+
+class Server:
+    """An application and its client."""
+
+    def __init__(self, batch: ContinuousBatch, **arguments: Any) -> None:
+        self.batch = batch
+        self.app = create_app(batch, **arguments)
+
+    def client(self) -> httpx.AsyncClient:
+        transport = httpx.ASGITransport(self.app)
+        return httpx.AsyncClient(transport=transport, base_url="http://server", timeout=60)
+
+
+async def complete(client: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
+    response = await client.post("/v1/completions", json=fields)
+    assert response.status_code == 200, response.text
+    content: dict[str, Any] = response.json()
+    return content
+
+
+async def read_events(client: httpx.AsyncClient, **fields: Any) -> list[dict[str, Any]]:
+    """The parts of a streamed answer, which must end with [DONE]."""
+    body = {**fields, "stream": True}
+    async with client.stream("POST", "/v1/completions", json=body) as response:
+        assert response.status_code == 200
+        assert response.headers["content-type"].startswith("text/event-stream")
+        lines = [line async for line in response.aiter_lines() if line]
+    assert all(line.startswith("data: ") for line in lines)
+    assert lines[-1] == "data: [DONE]"
+    return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]

@@ -1,0 +1,219 @@
+"""Completions over HTTP: what comes back, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.serving.clients import Server, complete, make_batch, make_model, read_events
+
+Serve = Callable[..., Server]
+
+
+def expected_tokens(length: int, **settings: Any) -> list[list[int]]:
+    """The new tokens that `generate` draws after "abc"."""
+    tokens = make_model().generate(prefix=["abc"], length=3 + length, **settings)
+    rows: list[list[int]] = tokens[:, 3:].tolist()
+    return rows
+
+
+def test_an_answer_has_the_tokens_that_generate_draws(serve: Serve) -> None:
+    async def main() -> dict[str, Any]:
+        async with serve(name="tiny").client() as client:
+            return await complete(
+                client, model="tiny", prompt="abc", max_tokens=20, seed=7, n=3, temperature=0.8
+            )
+
+    answer = asyncio.run(main())
+    rows = expected_tokens(20, seeds=7, num_samples=3, temperature=0.8)
+    assert [choice["tokens"] for choice in answer["choices"]] == rows
+    assert [choice["text"] for choice in answer["choices"]] == make_model().decode(rows)
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
+    assert {choice["finish_reason"] for choice in answer["choices"]} == {"length"}
+    assert answer["usage"] == {"prompt_tokens": 3, "completion_tokens": 60, "total_tokens": 63}
+    assert answer["object"] == "text_completion" and answer["model"] == "tiny"
+
+
+def test_all_samples_come_over_one_connection(serve: Serve) -> None:
+    async def main() -> list[dict[str, Any]]:
+        async with serve().client() as client:
+            return await read_events(client, prompt="abc", max_tokens=20, seed=7, n=8)
+
+    rows: dict[int, list[int]] = {}
+    texts: dict[int, str] = {}
+    for part in asyncio.run(main()):
+        for choice in part["choices"]:
+            rows.setdefault(choice["index"], []).extend(choice["tokens"])
+            texts[choice["index"]] = texts.get(choice["index"], "") + choice["text"]
+    expected = expected_tokens(20, seeds=7, num_samples=8)
+    assert [rows[index] for index in range(8)] == expected
+    assert [texts[index] for index in range(8)] == make_model().decode(expected)
+
+
+def test_nobody_gets_the_tokens_of_others(serve: Serve) -> None:
+    rng = random.Random(0)
+    lengths = [rng.randint(1, 60) for _ in range(40)]
+
+    async def main() -> list[dict[str, Any]]:
+        async with serve().client() as client:
+            return await asyncio.gather(
+                *(
+                    complete(client, prompt="abc", max_tokens=length, seed=seed)
+                    for seed, length in enumerate(lengths)
+                )
+            )
+
+    for seed, answer in enumerate(asyncio.run(main())):
+        assert answer["choices"][0]["tokens"] == expected_tokens(lengths[seed], seeds=seed)[0]
+
+
+def test_a_stop_token_ends_a_sequence(serve: Serve) -> None:
+    async def main() -> dict[str, Any]:
+        async with serve().client() as client:
+            return await complete(client, prompt="abc", seed=1, stop_tokens=2)
+
+    choice = asyncio.run(main())["choices"][0]
+    assert choice["finish_reason"] == "stop"
+    assert choice["tokens"].index(2) == len(choice["tokens"]) - 1
+
+
+@pytest.mark.parametrize("as_bytes", [False, True])
+def test_a_state_is_continued(serve: Serve, as_bytes: bool) -> None:
+    async def main() -> tuple[list[int], list[int]]:
+        async with serve().client() as client:
+            first = await complete(client, prompt="abc", max_tokens=9, seed=1, return_state=True)
+            state = first["choices"][0]["state"]
+            fields = {"state": state}
+            if as_bytes:
+                content = (await client.get(f"/v1/states/{state}")).content
+                fields = {"state_bytes": base64.b64encode(content).decode()}
+            second = await complete(client, max_tokens=9, seed=1, **fields)
+            return first["choices"][0]["tokens"], second["choices"][0]["tokens"]
+
+    first, second = asyncio.run(main())
+    assert first + second == expected_tokens(18, seeds=1)[0]
+
+
+def test_the_server_tells_about_itself(serve: Serve) -> None:
+    async def main() -> tuple[Any, str, str]:
+        async with serve(name="tiny").client() as client:
+            await complete(client, prompt="abc", max_tokens=5, n=2)
+            models = (await client.get("/v1/models")).json()
+            health = (await client.get("/health")).text
+            return models, health, (await client.get("/metrics")).text
+
+    models, health, metrics = asyncio.run(main())
+    assert [model["id"] for model in models["data"]] == ["tiny"]
+    assert health == '{"status":"ok"}'
+    assert "linattn_generated_tokens_total 10.0" in metrics
+    assert 'linattn_sequences_total{finish_reason="length"} 2.0' in metrics
+    assert "linattn_running_sequences 0.0" in metrics
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "field"),
+    [
+        ({"max_tokens": 0}, 400, "max_tokens"),
+        ({"max_tokens": 10_000_000_000_000_000_000_000}, 400, "max_tokens"),
+        ({"n": 9}, 400, "n"),
+        ({"n": True}, 400, "n"),
+        ({"temperature": -1}, 400, "temperature"),
+        ({"temperature": "hot"}, 400, "temperature"),
+        ({"top_k": 0}, 400, "top_k"),
+        ({"top_p": 1.5}, 400, "top_p"),
+        ({"min_p": 2}, 400, "min_p"),
+        ({"seed": 2**63}, 400, "seed"),
+        ({"stop_tokens": [99]}, 400, "stop_tokens"),
+        ({"prompt": "XYZ"}, 400, "prompt"),
+        ({"prompt": [99]}, 400, "prompt"),
+        ({"prompt": [[1, 2, 3]]}, 400, "prompt"),
+        ({"prompt": None}, 400, "prompt"),
+        ({"prompt": "a" * 400}, 400, "prompt"),
+        ({"state": "none"}, 400, "state"),
+        ({"state_bytes": "?"}, 400, "state_bytes"),
+        ({"state_bytes": "AAAA"}, 400, "state_bytes"),
+        ({"frequency_penalty": 1}, 400, "frequency_penalty"),
+        ({"model": "another"}, 404, "model"),
+    ],
+    ids=str,
+)
+def test_a_wrong_field_is_named(
+    serve: Serve, fields: dict[str, Any], status: int, field: str
+) -> None:
+    async def main() -> Any:
+        async with serve().client() as client:
+            response = await client.post("/v1/completions", json={"prompt": "abc", **fields})
+            assert response.status_code == status, response.text
+            assert (await complete(client, prompt="abc", max_tokens=1))["choices"]
+            return response.json()["error"]
+
+    error = asyncio.run(main())
+    assert error["field"] == field
+    assert error["message"].startswith(f"{field}: ")
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff"])
+def test_a_body_that_is_no_object_is_refused(serve: Serve, body: bytes) -> None:
+    async def main() -> int:
+        async with serve().client() as client:
+            headers = {"content-type": "application/json"}
+            response = await client.post("/v1/completions", content=body, headers=headers)
+            return response.status_code
+
+    assert asyncio.run(main()) == 400
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_large_body_is_refused(serve: Serve, declared: bool) -> None:
+    async def main() -> int:
+        async def parts() -> Any:
+            yield b'{"prompt": "'
+            for _ in range(100):
+                yield b"a" * 100
+
+        async with serve(most_bytes=1000).client() as client:
+            content: Any = b"a" * 2000 if declared else parts()
+            headers = {"content-type": "application/json"}
+            response = await client.post("/v1/completions", content=content, headers=headers)
+            return response.status_code
+
+    assert asyncio.run(main()) == 413
+
+
+def test_a_full_queue_refuses_and_the_others_go_on(serve: Serve) -> None:
+    async def main() -> list[Any]:
+        async with serve(make_batch(1), queue=2).client() as client:
+            body = {"prompt": "abc", "max_tokens": 200, "seed": 3}
+            return await asyncio.gather(
+                *(client.post("/v1/completions", json=body) for _ in range(10))
+            )
+
+    responses = asyncio.run(main())
+    refused = [response for response in responses if response.status_code == 503]
+    answered = [response for response in responses if response.status_code == 200]
+    assert refused and all(response.headers["retry-after"] for response in refused)
+    assert len(answered) == 10 - len(refused) >= 2
+    rows = expected_tokens(200, seeds=3)
+    assert all(response.json()["choices"][0]["tokens"] == rows[0] for response in answered)
+
+
+def test_a_server_that_stops_ends_its_answers(serve: Serve) -> None:
+    server = serve(make_batch(max_length=100_000))
+
+    async def main() -> tuple[int, int]:
+        async with server.client() as client:
+            first = asyncio.create_task(
+                client.post("/v1/completions", json={"prompt": "abc", "max_tokens": 90_000})
+            )
+            while not server.batch.num_seqs_running:
+                await asyncio.sleep(0.01)
+            await asyncio.to_thread(server.app.state.engine.stop)
+            second = await client.get("/health")
+            return (await first).status_code, second.status_code
+
+    assert asyncio.run(main()) == (503, 503)
