@@ -12,6 +12,7 @@ REQUIRED = ("linattn-core", "linattn-cpu", "linattn-models")
 EXTRAS = {
     "cuda": ("linattn-cuda",),
     "triton": ("linattn-triton",),
+    "serving": ("linattn-models[serving]",),
     "train": ("linattn-models[train]",),
     "tokenizers": ("linattn-models[tokenizers]",),
     "transformers": ("linattn-models[transformers]",),

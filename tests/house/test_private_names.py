@@ -63,7 +63,7 @@ def defined(tree: ast.Module) -> set[str]:
     """The names that a module gives to functions, classes, variables and attributes of `self`."""
     names = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names.add(node.id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import httpx
+import httpx2
 import torch
 
 from linattn_models import (
@@ -42,19 +42,19 @@ class Server:
         self.batch = batch
         self.app = create_app(batch, **arguments)
 
-    def client(self) -> httpx.AsyncClient:
-        transport = httpx.ASGITransport(self.app)
-        return httpx.AsyncClient(transport=transport, base_url="http://server", timeout=60)
+    def client(self) -> httpx2.AsyncClient:
+        transport = httpx2.ASGITransport(self.app)
+        return httpx2.AsyncClient(transport=transport, base_url="http://server", timeout=60)
 
 
-async def complete(client: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
+async def complete(client: httpx2.AsyncClient, **fields: Any) -> dict[str, Any]:
     response = await client.post("/v1/completions", json=fields)
     assert response.status_code == 200, response.text
     content: dict[str, Any] = response.json()
     return content
 
 
-async def read_events(client: httpx.AsyncClient, **fields: Any) -> list[dict[str, Any]]:
+async def read_events(client: httpx2.AsyncClient, **fields: Any) -> list[dict[str, Any]]:
     """The parts of a streamed answer, which must end with [DONE]."""
     body = {**fields, "stream": True}
     async with client.stream("POST", "/v1/completions", json=body) as response:

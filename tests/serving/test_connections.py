@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import httpx
+import httpx2
 import pytest
 import uvicorn
 
@@ -59,7 +59,7 @@ def test_a_client_that_goes_frees_its_rows(streams: bool) -> None:
             assert client.recv(100).startswith(b"HTTP/1.1 200")
         client.close()
         wait_until_free(batch)
-        answer = httpx.post(
+        answer = httpx2.post(
             f"http://127.0.0.1:{port}/v1/completions",
             json={"prompt": "abc", "max_tokens": 5},
             timeout=PATIENCE,
