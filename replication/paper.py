@@ -81,7 +81,7 @@ def main(flags: Flags) -> None:
     if flags.publish:
         make_folders(FOLDER)
         read_evidence(FOLDER)  # what is damaged is refused before hours of work
-    with RunFolder(folder).locked():  # runs beside each other would time each other's load
+    with RunFolder(folder).lock():  # runs beside each other would time each other's load
         run_all(names, flags.preset, folder, again=flags.again)
     evidence = [each for each in read_evidence(folder) if each.experiment in names]
     print(show_verdicts(claims, evidence), f"The runs are in {folder}.", sep="\n")

@@ -112,7 +112,7 @@ def main(flags: Flags) -> None:
     comparison = comparison.within(60 * minutes, pace)
     if not flags.finished:
         comparison.equal_updates()
-    runs, absent = comparison.ended()
+    runs, absent = comparison.find_complete()
     if not runs:
         raise ValueError(expected(str(out), "a run that has ended", "none", "train first"))
     selection = Selection(corpus, flags.cache, flags.bad_input, flags.average)

@@ -81,7 +81,7 @@ def test_a_run_of_another_configuration_is_refused(
 ) -> None:
     toy.of("a").equal_updates()
     other = toy.of("a", **changes)
-    for attempt in (other.equal_updates, other.ended):
+    for attempt in (other.equal_updates, other.find_complete):
         with pytest.raises(ValueError, match=f"{named} of the run"):
             attempt()
     assert toy.trained == [("a", False)]
@@ -99,7 +99,7 @@ def test_runs_that_have_ended_are_told_from_those_that_have_not(toy: Toy) -> Non
     toy.data = CrashingData(3)
     with pytest.raises(Crash):
         toy.of("b").equal_updates()
-    runs, absent = toy.of("a", "b", "c").ended()
+    runs, absent = toy.of("a", "b", "c").find_complete()
     assert list(runs) == ["a"]
     assert list(absent) == ["b"] and "of 4 updates" in absent["b"]
 

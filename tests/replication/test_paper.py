@@ -151,7 +151,7 @@ def test_two_commands_do_not_run_in_one_folder(flags: Flags) -> None:
     folder = flags.out / "smoke"
     folder.mkdir(parents=True)
 
-    with RunFolder(folder).locked(), pytest.raises(ValueError, match="smoke"):
+    with RunFolder(folder).lock(), pytest.raises(ValueError, match="smoke"):
         main(flags)
 
 

@@ -91,13 +91,13 @@ def test_what_is_missing_is_named(out: Path) -> None:
 
 def test_a_locked_folder_says_who_holds_it(out: Path) -> None:
     folder = RunFolder(out)
-    with folder.locked():
+    with folder.lock():
         with pytest.raises(ValueError, match="expected a run that no other process") as refusal:
             toy_run(out)
         assert f"got process {os.getpid()} on {platform.node()} since 2" in str(refusal.value)
         with (
             pytest.raises(ValueError, match="no other process writes"),
-            RunFolder(out).locked(),
+            RunFolder(out).lock(),
         ):
             pass
     toy_run(out, steps=1)

@@ -63,7 +63,7 @@ class Duplications:
         drawn = [self._drawn(index) for index in indices.tolist()]
         copied = torch.tensor([k for k, _ in drawn])
         symbols = torch.from_numpy(np.stack([symbols for _, symbols in drawn]))
-        return {"tokens": duplicated(symbols, copied, self.max_length), "copied": copied}
+        return {"tokens": duplicate(symbols, copied, self.max_length), "copied": copied}
 
     def _drawn(self, index: int) -> tuple[int, np.ndarray]:
         """k of a sequence, and (most_symbols,) symbols, of which the first k are used."""
@@ -72,7 +72,7 @@ class Duplications:
         return k, draws.integers(1, SYMBOLS, self.most_symbols, endpoint=True)
 
 
-def duplicated(symbols: Tensor, copied: Tensor, max_length: int) -> Tensor:
+def duplicate(symbols: Tensor, copied: Tensor, max_length: int) -> Tensor:
     """The first `copied` of each row's symbols, twice, each time after a separator.
 
     Padding has the separator's number: a causal model never sees it before what it is asked for.

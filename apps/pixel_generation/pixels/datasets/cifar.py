@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from pixels.datasets.images import Images, Pixels, hold_out_the_end
-from pixels.datasets.sources import SOURCES, Source, damaged, missing
+from pixels.datasets.sources import SOURCES, Source, damage_error, missing
 
 FOLDER, NPZ_NAME = "cifar-10-batches-bin", "cifar10-subset.npz"
 BATCHES = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin")
@@ -43,18 +43,18 @@ def read_batch(path: Path, source: Source) -> Pixels:
     """The images (RECORDS, 32, 32, 3) of one batch: a label byte and 3,072 pixel bytes each.
 
     A file has no magic number. Only its length and its labels, every 3,073rd byte, can show
-    damage, and both are checked. A batch keeps an image as three planes (red,
+    damage_error, and both are checked. A batch keeps an image as three planes (red,
     green, blue); here colors come last.
     """
     size, got = RECORDS * RECORD_BYTES, path.stat().st_size
     if got != size:
         whole = f"{size:,} bytes ({RECORDS:,} records of {RECORD_BYTES:,})"
-        raise damaged(path, whole, f"{got:,}", source)
+        raise damage_error(path, whole, f"{got:,}", source)
     rows = np.fromfile(path, np.uint8).reshape(RECORDS, RECORD_BYTES)
     wrong = np.flatnonzero(rows[:, 0] >= CLASSES)
     if len(wrong):
         label = f"{rows[wrong[0], 0]} in record {wrong[0]}"
-        raise damaged(path, f"labels 0 to {CLASSES - 1}", label, source)
+        raise damage_error(path, f"labels 0 to {CLASSES - 1}", label, source)
     return np.ascontiguousarray(rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
 
 
@@ -81,7 +81,7 @@ def read_npz(path: Path, source: Source) -> tuple[Pixels, Pixels]:
             train, test = (_read_array(archive, name) for name in ARRAYS)
     except Exception as error:  # zip and numpy raise a dozen kinds for damaged bytes
         wanted = "an .npz of x_train and x_test, uint8 of shape (n, 32, 32, 3)"
-        raise damaged(path, wanted, f"a fault in it ({error})", source) from error
+        raise damage_error(path, wanted, f"a fault in it ({error})", source) from error
     return train, test
 
 

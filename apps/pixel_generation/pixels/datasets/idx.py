@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from pixels.datasets.images import Images, Pixels, hold_out_the_end
-from pixels.datasets.sources import SOURCES, Source, damaged, missing
+from pixels.datasets.sources import SOURCES, Source, damage_error, missing
 
 IMAGES_MAGIC = 2051
 SIDE = 28
@@ -43,7 +43,7 @@ def read_images(path: Path, source: Source) -> Pixels:
         with gzip.open(path) if compressed else path.open("rb") as content:
             return _read(content, path, source)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise damaged(path, "whole gzip data", f"a fault in it ({error})", source) from error
+        raise damage_error(path, "whole gzip data", f"a fault in it ({error})", source) from error
 
 
 def _find(name: str, folders: Sequence[Path], source: Source) -> Path:
@@ -57,17 +57,17 @@ def _find(name: str, folders: Sequence[Path], source: Source) -> Path:
 def _read(file: gzip.GzipFile | io.BufferedReader, path: Path, source: Source) -> Pixels:
     header = file.read(HEADER.size)
     if len(header) < HEADER.size:
-        raise damaged(path, f"a header of {HEADER.size} bytes", f"{len(header)} bytes", source)
+        raise damage_error(path, f"a header of {HEADER.size} bytes", f"{len(header)} bytes", source)
     magic, count, rows, columns = HEADER.unpack(header)
     if magic != IMAGES_MAGIC:
-        raise damaged(path, f"the magic number {IMAGES_MAGIC} of IDX images", magic, source)
+        raise damage_error(path, f"the magic number {IMAGES_MAGIC} of IDX images", magic, source)
     if (rows, columns) != (SIDE, SIDE):
-        raise damaged(path, f"images of {SIDE}x{SIDE} pixels", f"{rows}x{columns}", source)
+        raise damage_error(path, f"images of {SIDE}x{SIDE} pixels", f"{rows}x{columns}", source)
     if not 1 <= count <= MOST_IMAGES:
-        raise damaged(path, f"1 to {MOST_IMAGES:,} images", f"{count:,}", source)
+        raise damage_error(path, f"1 to {MOST_IMAGES:,} images", f"{count:,}", source)
     size = count * rows * columns
     content = file.read(size + 1)  # one more, to see whether the file ends there
     if len(content) != size:
         got = "more" if len(content) > size else f"{len(content):,}"
-        raise damaged(path, f"{size:,} bytes for its {count:,} images", got, source)
+        raise damage_error(path, f"{size:,} bytes for its {count:,} images", got, source)
     return np.frombuffer(content, np.uint8).reshape(count, rows, columns)

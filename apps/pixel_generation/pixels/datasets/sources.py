@@ -81,7 +81,7 @@ def fetch(source: Source, folder: Path) -> None:
             raise ValueError(expected(url, wanted, "another one", advice)) from error
 
 
-def damaged(path: Path, wanted: str, got: object, source: Source) -> ValueError:
+def damage_error(path: Path, wanted: str, got: object, source: Source) -> ValueError:
     """An error for a file that is there and is not what it should be."""
     return ValueError(expected(str(path), wanted, got, f"download it again from {source.page}"))
 

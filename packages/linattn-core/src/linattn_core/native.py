@@ -84,30 +84,6 @@ class Fields:
         }
 
 
-def unsupported(call: AttentionCall | StepCall) -> str | None:
-    """Why kernels that compute the paper's operator alone refuse a call; None if they accept it."""
-    extras = _attention_extras if isinstance(call, AttentionCall) else _step_extras
-    if call.log_decay is None and call.normalize and call.heads == call.kv_heads:
-        reason = extras(call)
-    elif call.log_decay is not None:
-        reason = "take no log_decay"
-    else:
-        reason = "cannot run normalize=False" if not call.normalize else "have no grouped heads"
-    return reason and f'its kernels {reason}; pass backend="auto" or "reference".'
-
-
-def _attention_extras(call: Any) -> str | None:
-    if call.return_normalizer:
-        return "return no normalizer"
-    if call.initial_state is not None and not call.is_causal:
-        return "take no initial_state in non-causal calls"
-    return None
-
-
-def _step_extras(call: Any) -> str | None:
-    return None if call.state_indices is None else "take no state_indices"
-
-
 def make_readable(call: AttentionCall, *, masks: bool = False) -> AttentionCall:
     """The call as native code reads it: state, lengths, mask and decay contiguous.
 

@@ -228,15 +228,15 @@ def _resident_blocks(native: Any, gpu: Gpu, *kernel: Any) -> int:
 
 def _of_query_heads(gradients: Gradients, call: AttentionCall) -> Gradients:
     """Memory for what each query head adds to the gradients of keys, values and initial state."""
-    return _shared(gradients, call, lambda x: x.new_empty(x.shape[0], call.heads, *x.shape[2:]))
+    return _map_shared(gradients, call, lambda x: x.new_empty(x.shape[0], call.heads, *x.shape[2:]))
 
 
 def _of_key_heads(gradients: Gradients, call: AttentionCall) -> Gradients:
     """The sums over each group of query heads; torch adds half-precision numbers in float32."""
-    return _shared(gradients, call, lambda x: x.unflatten(1, (call.kv_heads, -1)).sum(2))
+    return _map_shared(gradients, call, lambda x: x.unflatten(1, (call.kv_heads, -1)).sum(2))
 
 
-def _shared(
+def _map_shared(
     gradients: Gradients, call: AttentionCall, change: Callable[[Tensor], Tensor]
 ) -> Gradients:
     """The gradients of what a group of query heads reads, each of them changed."""

@@ -90,15 +90,15 @@ class Comparison:
         """The run of one variant, as `equal_updates`."""
         run = self._folder(variant, folder)
         print(f"\n{variant.name}, {variant.flags.steps:,} updates, in {run.path}", flush=True)
-        if not self._ended(run):
+        if not self._is_complete(run):
             variant.train(variant.flags, run.path, run.holds_run())
         return run
 
-    def ended(self) -> tuple[Runs, dict[str, str]]:
+    def find_complete(self) -> tuple[Runs, dict[str, str]]:
         """The runs that have ended; and, of the others that were begun, how far they are."""
         runs = {variant.name: self._folder(variant, "") for variant in self.variants}
         begun = {name: run for name, run in runs.items() if run.holds_run()}
-        absent = {name: _progress(run) for name, run in begun.items() if not self._ended(run)}
+        absent = {name: _progress(run) for name, run in begun.items() if not self._is_complete(run)}
         return {name: run for name, run in begun.items() if name not in absent}, absent
 
     def _folder(self, variant: Variant, folder: str) -> RunFolder:
@@ -109,7 +109,7 @@ class Comparison:
             require_run(run, {**variant.settings, **own})
         return run
 
-    def _ended(self, run: RunFolder) -> bool:
+    def _is_complete(self, run: RunFolder) -> bool:
         return run.summary_file.exists() and self.complete(run.summary())
 
 

@@ -76,15 +76,15 @@ def figure(value: float | None, estimated: bool = False) -> str:
 
 def seconds(value: float | None) -> str:
     """A time with its unit, three digits: "1.50 s", "250 ms", "31.0 us"; "-" for None."""
-    return _scaled(value, ((1, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")))
+    return _write_scaled(value, ((1, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")))
 
 
 def memory(count: float | None) -> str:
     """Bytes with a unit, three digits: "1.50 GB", "250 MB", "640 B"; "-" for None."""
-    return _scaled(count, ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B")))
+    return _write_scaled(count, ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B")))
 
 
-def _scaled(value: float | None, units: Sequence[tuple[float, str]]) -> str:
+def _write_scaled(value: float | None, units: Sequence[tuple[float, str]]) -> str:
     if value is None:
         return "-"
     size, unit = next((each for each in units if abs(value) >= each[0]), units[-1])

@@ -82,13 +82,13 @@ def stopwatch(device: str) -> Stopwatch:
     """Times single calls by the processor's clock, or by CUDA events with a cold L2 cache."""
     where = torch.device(device)
 
-    def timed(run: Run) -> float:
+    def time_run(run: Run) -> float:
         return time_calls(where, run)[0]
 
     if device != "cuda":
-        return timed
+        return time_run
     cold = torch.empty(min(LEAD_BYTES, largest_tensor(where)), dtype=torch.int8, device=where)
-    return time_behind(timed, cold.zero_, _mark)
+    return time_behind(time_run, cold.zero_, _mark)
 
 
 def time_behind(timed: Stopwatch, lead: Run, mark: Callable[[], Callable[[], bool]]) -> Stopwatch:

@@ -162,7 +162,7 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
         check_sequences(self.head, tokens, 0, less_one(room))
         inputs = self._inputs(tokens, lengths)
         y, state = self.transformer.prefill_last(self._enter(tokens), inputs, max_length=room)
-        return self._predicted(cast(Tensor, self.output(y)), state)
+        return self._predict(cast(Tensor, self.output(y)), state)
 
     def _room(self, max_length: int | None) -> int | None:
         """The number of positions to make room for: `max_length`, `longest` or the default."""

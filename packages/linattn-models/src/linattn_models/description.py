@@ -27,7 +27,7 @@ def require(module: nn.Module, kind: type[nn.Module]) -> None:
 
 def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
     """Whether calling the module runs the forward of `kind`, and no forward hooks."""
-    return type(module) is kind and not _hooked(module) and "forward" not in module.__dict__
+    return type(module) is kind and not _has_hooks(module) and "forward" not in module.__dict__
 
 
 def embedding(table: nn.Module) -> Tensor:
@@ -71,7 +71,7 @@ def norm(layer: nn.Module) -> Norm:
     return Norm(numbers(norm.weight, "a norm's weight"), bias, eps, centered)
 
 
-def _hooked(layer: nn.Module) -> bool:
+def _has_hooks(layer: nn.Module) -> bool:
     """Whether calling the layer runs hooks too, its own or those on all modules.
 
     torch has no public way to ask; `test_refuses_models_that_it_does_not_know` and

@@ -156,7 +156,7 @@ class Seq2SeqTransformer(TokenTransformer):
         memory = self._remember(source, attn_mask)
         start = self.positions(self.start.expand(len(source), 1, -1))
         y, state = self.transformer.prefill_last(start, max_length=self.longest, memory=memory)
-        return self._predicted(cast(Tensor, self.output(y)), _join_memory(state, memory))[1]
+        return self._predict(cast(Tensor, self.output(y)), _join_memory(state, memory))[1]
 
     def choose_predictor(
         self, method: str, decoder: str | CompiledDecoder, prompt: Prompt

@@ -56,11 +56,11 @@ def needs_whole(method: _Method) -> _Method:
     """A method of a module that says so where it fails because the weights are sharded."""
 
     @wraps(method)
-    def explained(self: nn.Module, *args: Any, **options: Any) -> Any:
+    def explain(self: nn.Module, *args: Any, **options: Any) -> Any:
         try:
             return method(self, *args, **options)
         except RuntimeError:
             require_whole(self)
             raise
 
-    return cast(_Method, explained)
+    return cast(_Method, explain)

@@ -239,7 +239,7 @@ class TokenTransformer(GenerationMixin, nn.Module):
             vectors = vectors[:, 1:]
         return cast(Tensor, self.positions(vectors, position))
 
-    def _predicted(self, parameters: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
+    def _predict(self, parameters: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
         return parameters, replace(state, parameters=parameters)
 
 

@@ -282,7 +282,7 @@ class Transformer(nn.Module):
         except (AttributeError, RuntimeError):
             self.check_state(state)  # only now, because it takes about as long as a step
             raise
-        state = DecodingState(tuple(layers), cursor.advanced(), state.max_length)
+        state = DecodingState(tuple(layers), cursor.advance(), state.max_length)
         return cast(Tensor, self.norm(x)), state
 
     def rotation(

@@ -61,7 +61,7 @@ def backward(problem: Problem, output: Output, upstream: Upstream) -> Gradients:
             None if x is None else x[group]
             for x in (gradients.query, gradients.key, gradients.value, gradients.log_decay)
         )
-        query = None if query is None else problem.grouped(query)
+        query = None if query is None else problem.group_heads(query)
         into = Gradients(query, key, value, some(grad_initial, group), decay)
         arriving = _upstream(problem, upstream, group)
         differentiate(problem.batch(group), _group(problem, output, group), arriving, work, into)
@@ -69,16 +69,16 @@ def backward(problem: Problem, output: Output, upstream: Upstream) -> Gradients:
 
 
 def _group(problem: Problem, output: Output, group: slice) -> Output:
-    """The results of a group of sequences, with the heads as in `Problem.grouped`."""
-    out, normalizer = (problem.grouped(x[group]) for x in output[:2])
+    """The results of a group of sequences, with the heads as in `Problem.group_heads`."""
+    out, normalizer = (problem.group_heads(x[group]) for x in output[:2])
     return Output(out, normalizer, some(output.state, group))
 
 
 def _upstream(problem: Problem, upstream: Upstream, group: slice) -> Upstream:
     normalizer = upstream.normalizer
     return Upstream(
-        problem.grouped(upstream.out[group]),
-        None if normalizer is None else problem.grouped(normalizer[group]),
+        problem.group_heads(upstream.out[group]),
+        None if normalizer is None else problem.group_heads(normalizer[group]),
         some(upstream.state, group),
         upstream.normalized,
     )

@@ -60,14 +60,14 @@ class Problem(NamedTuple):
             gradients.log_decay.zero_()
         return gradients._replace(initial_state=grad_initial)
 
-    def grouped(self, x: Tensor) -> Tensor:
+    def group_heads(self, x: Tensor) -> Tensor:
         """(B, H, ...) -> (B, H_kv, G, ...); unchanged where G = 1."""
         call = self.call
         return x if call.groups == 1 else x.unflatten(1, (call.kv_heads, call.groups))
 
     def queries(self, work: Workspace, part: Segment) -> Tensor:
         """phi(q) of a segment, (chunks * B * H_kv, G * C, F)."""
-        query = self.grouped(self.call.query)
+        query = self.group_heads(self.call.query)
         return load_features(work, "q", self.call.feature_map, query, part)
 
     def keys(self, work: Workspace, part: Segment) -> Tensor:

@@ -116,7 +116,7 @@ class LinearAttention(LinearHeads):
         if unknown:
             raise _unknown_argument(next(iter(unknown)))
         heads = self.attend_in_parts(
-            *self._projected(query, key, value),
+            *self._project(query, key, value),
             is_causal=is_causal,
             attn_mask=attn_mask,
             key_lengths=key_lengths,
@@ -173,7 +173,7 @@ class LinearAttention(LinearHeads):
         groups = f", num_kv_heads={self.num_kv_heads}"
         return f"{self.embed_dim}, {self.num_heads}{groups}, head_dim={self.head_dim}"
 
-    def _projected(
+    def _project(
         self, query: Tensor, key: Tensor | None, value: Tensor | None
     ) -> tuple[Tensor, ...]:
         if key is None and value is not None:

@@ -55,7 +55,7 @@ def read_arpa(path: Path) -> dict[Words, Entry]:
         for _ in range(count):
             words, entry = reader.entry(order)
             if words in entries:
-                raise reader.damaged("each n-gram once")
+                raise reader.damage_error("each n-gram once")
             entries[words] = entry
     reader.require("\\end\\")
     return entries
@@ -80,7 +80,7 @@ class _Reader:
         self.number, self.line = next(self.lines, (self.number + 1, ""))
         return self.line
 
-    def damaged(self, wanted: str) -> ValueError:
+    def damage_error(self, wanted: str) -> ValueError:
         got = quote(self.line) if self.line else "the end of the file"
         advice = "the ARPA file is damaged"
         return ValueError(expected(f"{self.path}, line {self.number}", wanted, got, advice))
@@ -89,35 +89,35 @@ class _Reader:
         """Skips the comments that may come before the data."""
         while self.next() != wanted:
             if not self.line:
-                raise self.damaged(wanted)
+                raise self.damage_error(wanted)
 
     def counts(self) -> list[int]:
         """The numbers of n-grams of order 1, 2, ...; the line after them is read again next."""
         counts: list[int] = []
         while match := _COUNT.fullmatch(self.next()):
             if int(match[1]) != len(counts) + 1:
-                raise self.damaged(f"the number of {len(counts) + 1}-grams")
+                raise self.damage_error(f"the number of {len(counts) + 1}-grams")
             counts.append(int(match[2]))
         if not counts:
-            raise self.damaged("ngram 1=...")
+            raise self.damage_error("ngram 1=...")
         self.lines = _before((self.number, self.line), self.lines)
         return counts
 
     def require(self, wanted: str) -> None:
         if self.next() != wanted:
-            raise self.damaged(wanted)
+            raise self.damage_error(wanted)
 
     def entry(self, order: int) -> tuple[Words, Entry]:
         fields = self.next().split()
         wanted = f"log10 p, {order} words and perhaps log10 of the backoff"
         if len(fields) not in (order + 1, order + 2):
-            raise self.damaged(wanted)
+            raise self.damage_error(wanted)
         try:
             numbers = [float(field) for field in (fields[0], *fields[order + 1 :])]
         except ValueError:
-            raise self.damaged(wanted) from None
+            raise self.damage_error(wanted) from None
         if any(math.isnan(x) or x == math.inf for x in numbers) or numbers[0] > 0:
-            raise self.damaged("the logarithm of a probability")
+            raise self.damage_error("the logarithm of a probability")
         return tuple(fields[1 : order + 1]), Entry(*(max(x, ZERO) for x in numbers))
 
 

@@ -50,14 +50,14 @@ class Subsampling(nn.Module):
             (B, ceil(T / 4), channels * ceil(F / 4)), and the next `frame` and `maps`.
         """
         seen = torch.cat([frame, x], 1).unsqueeze(1)
-        own = F.relu(self._strided(self.first, seen))
+        own = F.relu(self._convolve(self.first, seen))
         if lengths is not None:
             padding = past_lengths((lengths + 1) // 2, own.shape[2])
             own = own.masked_fill(padding[:, None, :, None], 0.0)
-        outputs = F.relu(self._strided(self.second, torch.cat([maps, own], 2)))
+        outputs = F.relu(self._convolve(self.second, torch.cat([maps, own], 2)))
         return outputs.transpose(1, 2).flatten(2), x[:, -1:], own[:, :, -1:]
 
-    def _strided(self, convolution: nn.Conv2d, seen: Tensor) -> Tensor:
+    def _convolve(self, convolution: nn.Conv2d, seen: Tensor) -> Tensor:
         """The convolution over (B, channels, 1 + T, F), without zeros before and with one after."""
         odd = (seen.shape[2] - 1) % 2
         weight, bias = convolution.weight, convolution.bias

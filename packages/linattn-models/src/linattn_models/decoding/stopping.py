@@ -107,7 +107,7 @@ class ActiveRows:
 
     def end(self, drawn: Tensor, step: int) -> bool:
         """Marks rows that have stopped or are complete; returns whether any row continues."""
-        stopped = self._stopped(drawn)
+        stopped = self._find_stops(drawn)
         if not any(stopped) and step + 1 < self._next_complete:
             self.ended = self.ended[:0]
             return True
@@ -134,7 +134,7 @@ class ActiveRows:
         self.held, self._going = self.held[going], self._going[going]
         return going
 
-    def _stopped(self, drawn: Tensor) -> list[bool]:
+    def _find_stops(self, drawn: Tensor) -> list[bool]:
         """Whether each held row stops with the token that it drew; an empty list for none."""
         if not self._stop_tokens and not self._texts:
             return []

@@ -132,14 +132,14 @@ class ConvertedAttention(nn.Module):
         if self.decay is not None and not call.is_causal:
             refuse_decay("is_causal=False")
         if layer is None or not call.is_causal:
-            return self._windowed(call)[0] if self.window_size else self._linear(call)
+            return self._attend_window(call)[0] if self.window_size else self._linear(call)
         check_left_padded(layer.ready)
         before, mask = _own(layer.state, self.window_size), call.mask
         if self._can_step(call, before):
             out, state = self._step(call, cast(LinearAttentionState, before))
             mask = None  # no padding
         elif self.window_size:
-            out, state = self._windowed(call, before)
+            out, state = self._attend_window(call, before)
         else:
             out, state = self._linear(call, initial_state=before, return_state=True)
         ready = None if mask is None else mask[:, 0, 0, -1:] | ~_began(state)
@@ -169,7 +169,7 @@ class ConvertedAttention(nn.Module):
     def _log_decay(self, call: Call) -> Tensor | None:
         return log_decay(self.decay, call.key.shape[1], call.key)
 
-    def _windowed(self, call: Call, state: State | None = None) -> tuple[Tensor, State]:
+    def _attend_window(self, call: Call, state: State | None = None) -> tuple[Tensor, State]:
         return windowed_attention(
             call.query, call.key, call.value, None if call.mask is None else call.mask[:, 0, 0],
             cast("WindowedState | None", state), window_size=self.window_size,

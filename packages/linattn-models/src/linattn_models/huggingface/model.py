@@ -153,7 +153,7 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
             logits = self._continue(input_ids, layer)[:, positions]
         loss = None
         if labels is not None:
-            labels = _predicted(labels, attention_mask)
+            labels = _select_predicted(labels, attention_mask)
             loss = self.loss_function(
                 logits, labels, self.config.vocab_size, num_items_in_batch=num_items_in_batch
             )
@@ -287,7 +287,7 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         return state
 
 
-def _predicted(labels: Tensor, mask: Tensor | None) -> Tensor:
+def _select_predicted(labels: Tensor, mask: Tensor | None) -> Tensor:
     """The labels (B, N), with -100 after a padded position, whose logits mean nothing."""
     if mask is None:
         return labels

@@ -39,7 +39,7 @@ def find_misfit(model: nn.Module, layers: Layers) -> tuple[str, str] | None:
                 return None
             _read(model, tokens[:, _FIRST:], cache)
         for name, layer in layers.items():
-            if reason := _misplaced(layer, cache, len(pieces[name])):
+            if reason := _find_misplaced(layer, cache, len(pieces[name])):
                 return name, reason
         with _record(layers) as whole:
             model(input_ids=tokens, use_cache=False)
@@ -63,7 +63,7 @@ def _read(model: nn.Module, tokens: Tensor, cache: Any) -> Any:
     )
 
 
-def _misplaced(layer: ConvertedAttention, cache: Any, calls: int) -> str:
+def _find_misplaced(layer: ConvertedAttention, cache: Any, calls: int) -> str:
     """Why the cache does not hold the state of both pieces where the layer says; else empty."""
     attention: Any = layer.attention
     index: int = attention.layer_idx

@@ -48,7 +48,7 @@ class Cursor:
             return self.position.to(device)
         return torch.full((), self.position, dtype=torch.int64, device=device)
 
-    def advanced(self) -> Cursor:
+    def advance(self) -> Cursor:
         """The cursor one position later."""
         return Cursor(self.position + 1, self.furthest + 1)
 

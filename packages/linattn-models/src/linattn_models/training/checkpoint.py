@@ -55,7 +55,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     written = _read(folder, CHECKSUM_FILE).splitlines()
     for name, content in contents.items():
         if _checksum(name, content) not in written:
-            raise _damaged(folder, f"{name} has another checksum than in {CHECKSUM_FILE}")
+            raise _damage_error(folder, f"{name} has another checksum than in {CHECKSUM_FILE}")
     state = io.BytesIO(contents[STATE_FILE])
     try:
         return Checkpoint(
@@ -63,7 +63,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
             torch.load(state, map_location="cpu", weights_only=True),
         )
     except (pickle.UnpicklingError, RuntimeError) as error:
-        raise _damaged(folder, f"{STATE_FILE} holds more than tensors and numbers") from error
+        raise _damage_error(folder, f"{STATE_FILE} holds more than tensors and numbers") from error
 
 
 def require_like(
@@ -84,10 +84,10 @@ def _read(folder: Path, name: str) -> bytes:
     try:
         return (folder / name).read_bytes()
     except FileNotFoundError:
-        raise _damaged(folder, f"{name} is missing") from None
+        raise _damage_error(folder, f"{name} is missing") from None
 
 
-def _damaged(folder: Path, what: str) -> ValueError:
+def _damage_error(folder: Path, what: str) -> ValueError:
     return ValueError(
         f"the checkpoint {folder} is damaged: {what}; restore the file, or remove that folder to "
         "go back to the checkpoint before it"

@@ -76,7 +76,7 @@ class Loop:
             self._measure()
 
     def _advance(self) -> None:
-        with self.progress.timed():
+        with self.progress.time_body():
             self._unread.append(self.updater.update(self.progress.step, self.progress.errors))
         self.progress.step += 1
         if len(self._unread) == _MOST_UNREAD:
@@ -87,7 +87,7 @@ class Loop:
     def _read_losses(self) -> None:
         if not self._unread:
             return
-        with self.progress.timed():
+        with self.progress.time_body():
             losses = torch.stack(self._unread)  # (steps since the last reading,)
             losses = losses.to(torch.promote_types(losses.dtype, torch.float32))
             read = self.updater.accelerator.reduce(losses, reduction="mean").tolist()
@@ -121,10 +121,10 @@ class Loop:
             self.log.log(self.progress.step, "eval", values, self.progress.train_seconds)
             self.progress.metrics = finite_or_none(values)
         if self.monitor is not None:
-            self.progress.errors.append((self.progress.step, self._monitored(self.monitor)))
+            self.progress.errors.append((self.progress.step, self._read_monitored(self.monitor)))
         self.updater.accelerator.wait_for_everyone()
 
-    def _monitored(self, name: str) -> float | None:
+    def _read_monitored(self, name: str) -> float | None:
         """The metric `name` of the last evaluation, on every process."""
         metrics = self.progress.metrics
         if self.log is not None and name not in metrics:

@@ -46,7 +46,7 @@ class Progress:
     errors: list[tuple[int, float | None]] = field(default_factory=list)
 
     @contextmanager
-    def timed(self) -> Iterator[None]:
+    def time_body(self) -> Iterator[None]:
         """Adds the time that the body takes to `train_seconds`."""
         started = perf_counter()
         yield

@@ -99,7 +99,7 @@ def train(
 
     with ExitStack() as stack:
         if accelerator.is_main_process:
-            stack.enter_context(folder.locked())
+            stack.enter_context(folder.lock())
             _require_startable(folder, described, resume)  # another process may have ended there
         accelerator.wait_for_everyone()
         seed_all(config.seed, 0, accelerator.process_index)

@@ -142,7 +142,7 @@ class RunFolder:
         return model, _checkpoint_step(folder)
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Locks the folder for the body; another process gets an error that names this one.
 
         The system releases the lock when the process ends for any reason.
