@@ -1,15 +1,16 @@
-"""The document of a theme: the latest result of each of its cases, and the run of each."""
+"""The document of a theme: a picture, the latest result of each of its cases, the run of each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.plots import list_ratios, plot_theme
 from benchmarks.results import CaseResult, MethodResult, Spread
 from benchmarks.series import describe_crossover, describe_series
 from linattn_lab.machine import Device
 from linattn_lab.runs import make_folders
-from linattn_lab.store import Record, add_record, read_records, record_file
+from linattn_lab.store import Record, add_record, latest_results, read_records, record_file
 from linattn_lab.tables import code, figure, literal, markdown_table, memory, seconds
 from linattn_models.files import replace_file
 
@@ -23,7 +24,14 @@ CLOSING = (
 )
 GEMM = {"cpu": "float32", "cuda": "bfloat16"}
 QUICK = "A quick run at tiny sizes: the cases run, the numbers mean nothing."
-RATIOS = ("case", "the time of", "over that of", "is", "quartiles", "run")
+BARS = "How many times as fast the first of two methods is as the second. Left of 1 it is slower."
+CURVES = {
+    "crossover": "How many times as fast linear attention is as softmax attention, by length.",
+    "lengths": "Seconds for each sequence, by length.",
+}
+RATIOS = ("case", "method", "beside", "times as fast", "quartiles", "run")
+TITLES = {"lsh": "LSH"}
+DEVICES = {"cpu": "on a CPU", "cuda": "on a GPU"}
 METHODS = (
     "case", "method", "per", "median", "quartiles", "rounds", "run", "GEMM share", "FMA share",
     "copy share", "peak memory",
@@ -40,8 +48,9 @@ def write_results(
     """
     file = record_file(folder, theme, device)
     add_record(file, record)
-    text = to_markdown(theme, device, read_records(file, Results), order)
-    replace_file(file.with_suffix(".md"), text.encode())
+    records = read_records(file, Results)
+    plot_theme(picture_file(file), theme, latest(records, order))
+    replace_file(file.with_suffix(".md"), to_markdown(theme, device, records, order).encode())
 
 
 def try_results(folder: Path | None, theme: str, device: Device) -> None:
@@ -58,21 +67,43 @@ def to_markdown(
 ) -> str:
     """Returns the document for readers; results of cases that are in no order are left out."""
     numbers = {name: str(n) for n, each in enumerate(records, 1) for name in each.results}
-    known = {name: result for each in records for name, result in each.results.items()}
-    results = {name: known[name] for name in order if name in known}
+    results = latest(records, order)
     describe = describe_crossover if theme == "crossover" else describe_series
     runs = (f"- **run {n}**: {_describe(each)}" for n, each in enumerate(records, 1))
     parts = [
-        f"# Measured: {theme}, {device}",
+        f"# {TITLES.get(theme, theme.capitalize())}, {DEVICES[device]}",
         *([QUICK] if any("--quick" in each.command for each in records) else []),
-        "Each case shows the latest run that measured it:",
-        "\n".join(runs),
+        *_picture(theme, device, results),
         *describe(results),
         *_ratios(results, numbers),
         *_methods(results, numbers),
+        "## How it was measured",
+        "Each case shows the latest run that measured it:",
+        "\n".join(runs),
         CLOSING.format(gemm=GEMM[device]),
     ]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
+
+
+def latest(records: Sequence[Results], order: Iterable[str]) -> dict[str, CaseResult]:
+    """Returns the latest result of each case, in the order of their names."""
+    known = latest_results(records)
+    return {name: known[name] for name in order if name in known}
+
+
+def picture_file(file: Path) -> Path:
+    """Returns where the picture of a record file stands."""
+    return file.with_suffix(".png")
+
+
+def _picture(theme: str, device: Device, results: Mapping[str, CaseResult]) -> list[str]:
+    """The theme's picture and what it shows, where there is something to draw."""
+    curves = any(result.series is not None for result in results.values())
+    if not curves and not list_ratios(results):
+        return []
+    says = CURVES.get(theme, BARS) if curves else BARS
+    picture = picture_file(record_file(Path(), theme, device)).name
+    return [says, f"![{theme}]({picture})"]
 
 
 def _describe(record: Results) -> str:
@@ -97,11 +128,9 @@ def _describe(record: Results) -> str:
 def _ratios(results: Mapping[str, CaseResult], runs: Mapping[str, str]) -> list[str]:
     """One row for each pair of methods that a case compares."""
     rows = [
-        [name, each.numerator, each.denominator, figure(each.value.median),
+        [name, each.denominator, each.numerator, figure(each.value.median),
          _quartiles(each.value, figure), runs[name]]
-        for name, result in results.items()
-        if result.series is None
-        for each in result.ratios
+        for name, each in list_ratios(results)
     ]  # fmt: skip
     return ["## Side by side", markdown_table(RATIOS, rows)] if rows else []
 

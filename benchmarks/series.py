@@ -15,7 +15,7 @@ CROSSOVER = (
 )
 
 Members = Sequence[CaseResult]
-Points = Sequence[tuple[int, float]]  # lengths, and a value at each
+Points = Sequence[tuple[float, float]]  # lengths, and a value at each
 Series = dict[str, list[CaseResult]]
 
 
@@ -63,7 +63,7 @@ def crossing(ratios: Points) -> str:
     return f"~{int(float(f'{length:.1e}')):,}"  # the machine's noise leaves no more digits
 
 
-def interpolate(before: tuple[int, float], after: tuple[int, float]) -> float:
+def interpolate(before: tuple[float, float], after: tuple[float, float]) -> float:
     """Returns the length at which a power law through both points passes 1."""
     (left, low), (right, high) = before, after
     share = -math.log(low) / (math.log(high) - math.log(low))
@@ -97,15 +97,15 @@ def _cell(method: MethodResult) -> str:
 def _crossover(series: Series) -> str:
     rivals = [n for n in _names(next(iter(series.values()))) if not n.startswith(LINEAR)]
     rows = [
-        [name, *(crossing(_over_linear(members, rival)) for rival in rivals)]
+        [name, *(crossing(gains_over(members, rival)) for rival in rivals)]
         for name, members in series.items()
     ]
     return markdown_table(["heads", *rivals], rows)
 
 
-def _over_linear(members: Members, rival: str) -> Points:
-    """The rival's time over that of the fastest linear, by length."""
-    ratios = []
+def gains_over(members: Members, rival: str) -> list[tuple[float, float]]:
+    """Returns the rival's time over that of the fastest linear attention, by length."""
+    ratios: list[tuple[float, float]] = []
     for member in members:
         linear = [x.seconds for x in member.methods if x.name.startswith(LINEAR) and x.seconds]
         time = member.method(rival).seconds

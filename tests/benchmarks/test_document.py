@@ -58,7 +58,7 @@ def test_it_says_when_where_and_what_was_measured() -> None:
     ):  # fmt: skip
         assert word in text
     ratio, slow = rows(text, "slow")
-    assert ratio == ["fixed/case", "slow", "fast", "2.10", "2.10 to 2.10", "1"]
+    assert ratio == ["fixed/case", "fast", "slow", "2.10", "2.10 to 2.10", "1"]
     assert slow[:4] == ["fixed/case", "slow", "call", "4.20 s"]
     # Shares of GEMM, FMA and copying; of slow no work is known.
     assert [row[-3:] for row in rows(text, "fixed/case")[1:]] == [
@@ -106,10 +106,15 @@ def test_a_case_takes_the_place_of_its_earlier_result(tmp_path: Path) -> None:
     assert text.index("later") < text.index("abc1234")
 
 
-def test_a_gpus_results_stand_beside(tmp_path: Path) -> None:
-    write_results(tmp_path, "fixed", "cuda", record(case=run(make_case({"a": 1.0}))), NAMES)
+@pytest.mark.parametrize("drawn", [False, True])
+def test_a_gpus_results_and_their_picture_stand_beside(tmp_path: Path, drawn: bool) -> None:
+    case = make_case({"a": 1.0, "b": 2.0}, ratios=(("b", "a"),) if drawn else ())
+    write_results(tmp_path, "fixed", "cuda", record(case=run(case)), NAMES)
     names = sorted(path.name for path in (tmp_path / "fixed").iterdir())
-    assert names == ["results-cuda.json", "results-cuda.md"]
+    picture = ["results-cuda.png"] if drawn else []
+    assert names == ["results-cuda.json", "results-cuda.md", *picture]
+    text = (tmp_path / "fixed" / "results-cuda.md").read_text()
+    assert re.findall(r"\]\((.*png)\)", text) == picture
 
 
 @pytest.mark.parametrize(("theme", "device"), sorted({(x.theme, x.device) for x in CASES}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,14 +93,17 @@ def plot_panels(
     shared = bool(ylabel)
     # Beside the panels: many curves leave no room for a legend among them.
     beside = shared or (len(panels) > 1 and len({tuple(panel.curves) for panel in panels}) == 1)
-    drawing = Figure(figsize=(4.5 * len(panels), 3.4), layout="constrained")
+    size = (4.5 * len(panels) + 2.2 * beside, 3.4)
+    drawing = Figure(figsize=size, layout="constrained")
     axes = drawing.subplots(1, len(panels), sharey=shared, squeeze=False)[0]
     for place, panel in zip(axes, panels, strict=True):
         for name, curve in panel.curves.items():
             marker = "o" if len(curve) < 40 else None
             xs, ys = zip(*curve, strict=True) if curve else ((), ())
             place.plot(xs, ys, label=name, marker=marker, markersize=3, linewidth=1.2)
-        place.set(xlabel=panel.xlabel, title=panel.title, yscale="log" if log_scale else "linear")
+        place.set(xlabel=panel.xlabel, yscale="log" if log_scale else "linear")
+        place.set_title(textwrap.fill(panel.title, 40), fontsize=10)
+        place.tick_params(labelsize=8)
         if log_x:
             place.set(xscale="log")
         else:
@@ -130,5 +134,5 @@ def label_log_axis(axis: Axis) -> None:
     locator = LogLocator(subs=(1, 2, 5))
     within = [tick for tick in locator.tick_values(low, high) if low <= tick <= high]
     axis.set_major_locator(locator if len(within) > 2 else MaxNLocator(6))
-    axis.set_major_formatter("{x:g}")
+    axis.set_major_formatter(lambda x, _: f"{x:,.0f}" if x >= 1 and x == int(x) else f"{x:g}")
     axis.set_minor_formatter(NullFormatter())
