@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from linattn_models import BeamSearch, NGram, ctc_align, ctc_beam_search, ctc_greedy
 from linattn_models.ctc.alignment import labeling_log_probability
@@ -142,3 +143,41 @@ def test_a_language_model_may_exclude_everything() -> None:
     search = BeamSearch(3, lm=NothingButTheFirst())
     search.feed(frames)
     assert search.result() == []
+
+
+def peaky(length: int, seed: int) -> Tensor:
+    """Log-probabilities of a recognizer that is rather sure: mostly blanks, some phones."""
+    generator = torch.Generator().manual_seed(seed)
+    classes = torch.randint(0, 4, (length,), generator=generator)
+    classes[torch.rand(length, generator=generator) < 0.5] = 0
+    logits = torch.randn(length, 4, generator=generator, dtype=torch.float64)
+    return (logits + 5 * torch.nn.functional.one_hot(classes, 4)).log_softmax(-1)
+
+
+@settings(max_examples=15)
+@given(length=st.integers(1, 80), piece=st.integers(5, 20), seed=st.integers(0, 99))
+def test_commits_change_no_phone_and_free_what_is_final(length: int, piece: int, seed: int) -> None:
+    frames = peaky(length, seed)
+    search, final = BeamSearch(4, beam=4), []
+    for part in frames.split(piece):
+        search.feed(part)
+        before = final + list(search.result()[0].phones)
+        final += search.commit()
+        assert [p.phone for p in before[: len(final)]] == [p.phone for p in final]
+    (whole,) = ctc_beam_search(frames[None], beam=4)[0]
+    phones = final + list(search.result()[0].phones)
+    assert [p.phone for p in phones] == whole.labels
+    times = [(p.first, p.last) for p in phones]
+    assert times == sorted(times) and (not times or times[-1][1] < length)
+
+
+def test_memory_is_bounded_also_in_silence() -> None:
+    search = BeamSearch(4, beam=4)
+    silence = torch.tensor([[0.97, 0.01, 0.01, 0.01]]).log().expand(400, 4)
+    for seed in range(5):
+        for part in (peaky(300, seed), silence):
+            search.feed(part)
+            search.commit(longest=100)
+            assert search.num_frames <= 100
+            assert len(search.prefixes.parents) < 400
+    assert search.result()[0].log_probability < 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,9 @@ class Hypothesis:
 class BeamSearch:
     """Decodes frames as they arrive: call `feed` any number of times, `result` at any time.
 
+    Call `commit` now and then, too, and memory and the time of a result do not grow: it returns the
+    phones that are final, and forgets them.
+
     After each frame the `beam` prefixes with the highest scores are kept (Hannun et al. 2014).
     `result` computes exact scores. The phones of the greedy path are always among its candidates,
     so the best hypothesis never scores lower.
@@ -79,6 +83,7 @@ class BeamSearch:
         self.beam = beam
         self.prefixes = Prefixes(num_classes, lm, lm_weight, insertion_bonus)
         self._fed: list[Floats] = []
+        self._first = 0  # the first frame that is still kept
         # One entry for each prefix in the beam; at first the empty prefix alone.
         self._nodes = [0]
         self._ending_blank = np.zeros(1)  # log p of the paths that end in a blank
@@ -106,15 +111,15 @@ class BeamSearch:
     def result(self, n_best: int = 1) -> list[Hypothesis]:
         """At most `n_best` hypotheses for the frames so far, the best first.
 
-        None at all if the language model excludes every sequence of phones that the frames allow.
+        After a `commit`, phones, probabilities and scores are those after the final phones; frames
+        are counted from the beginning. None at all if the language model excludes every sequence of
+        phones that the frames allow.
 
         Cost: O(n_best T S) time for T frames and S phones, T (2 S + 1) bytes.
         """
         n_best = at_least("n_best", n_best, 1)
-        frames = np.concatenate([np.empty((0, self.prefixes.num_classes)), *self._fed])
-        scores = np.logaddexp(self._ending_blank, self._ending_phone)
-        scores += [self.prefixes.final_prior(node) for node in self._nodes]
-        order = np.argsort(-scores, kind="stable")[:n_best]
+        frames = self._frames()
+        order = self._order()[:n_best]
         candidates = [self.prefixes.phones(self._nodes[entry]) for entry in order]
         greedy = ctc_greedy(torch.from_numpy(frames)[None])[0]
         if greedy not in candidates:
@@ -122,9 +127,75 @@ class BeamSearch:
         scored = [self._score(frames, phones) for phones in candidates]
         possible = sorted((s for s in scored if s[0] > -np.inf), key=lambda s: -s[0])
         return [
-            Hypothesis(tuple(ctc_align(frames, phones)), log_probability, score)
+            Hypothesis(tuple(self._align(frames, phones)), log_probability, score)
             for score, log_probability, phones in possible[:n_best]
         ]
+
+    @property
+    def num_frames(self) -> int:
+        """The frames that are kept."""
+        return sum(map(len, self._fed))
+
+    def commit(self, longest: int = 500) -> list[AlignedPhone]:
+        """The phones that have become final since the last commit; they and their frames are freed.
+
+        A phone is final if all prefixes of the beam have it and another one behind it. Then no
+        later frame changes it.
+
+        Args:
+            longest: the most frames that are kept. If there are more, as when no phone comes, older
+                phones of the best prefix are made final, and prefixes without them are dropped.
+
+        Returns:
+            The phones in order, with frames counted from the beginning.
+
+        Cost: O(T S) time for the T frames and S phones that are kept.
+        """
+        longest = at_least("longest", longest, 1)
+        frames = self._frames()
+        if not self._nodes or not len(frames):
+            return []
+        paths = [self.prefixes.path(node) for node in self._nodes]
+        best = paths[self._order()[0]]
+        count = sum(1 for _ in takewhile(lambda step: len(set(step)) == 1, zip(*paths)))  # noqa: B905
+        aligned = ctc_align(frames, [self.prefixes.lasts[node] for node in best])
+        final, horizon = max(0, count - 1), len(frames) - longest
+        if horizon > 0:
+            final = max(final, sum(phone.last < horizon for phone in aligned))
+        begins = aligned[final].first if final < len(aligned) else max(horizon, 0)
+        cut = begins if final else 0
+        if horizon > 0:
+            cut = min(begins, max(cut, horizon))
+        if not cut:
+            return []
+        if final:
+            self._keep([path[:final] == best[:final] for path in paths], best[final - 1])
+        self._fed = [frames[cut:].copy()]
+        self._first += cut
+        return [self._shift(phone, self._first - cut) for phone in aligned[:final]]
+
+    def _keep(self, kept: list[bool], root: int) -> None:
+        """Drops the other prefixes, and the nodes above the new root."""
+        nodes = [node for node, keep in zip(self._nodes, kept, strict=True) if keep]
+        self._nodes = self.prefixes.prune(root, nodes)
+        self._ending_blank = self._ending_blank[kept]
+        self._ending_phone = self._ending_phone[kept]
+
+    def _frames(self) -> Floats:
+        """The frames that are kept, (T, C)."""
+        return np.concatenate([np.empty((0, self.prefixes.num_classes)), *self._fed])
+
+    def _order(self) -> list[int]:
+        """The entries of the beam, the best first, as if the frames ended here."""
+        scores = np.logaddexp(self._ending_blank, self._ending_phone)
+        scores += [self.prefixes.final_prior(node) for node in self._nodes]
+        return [int(entry) for entry in np.argsort(-scores, kind="stable")]
+
+    def _align(self, frames: Floats, phones: list[int]) -> list[AlignedPhone]:
+        return [self._shift(phone, self._first) for phone in ctc_align(frames, phones)]
+
+    def _shift(self, phone: AlignedPhone, frames: int) -> AlignedPhone:
+        return replace(phone, first=phone.first + frames, last=phone.last + frames)
 
     def _score(self, frames: Floats, phones: list[int]) -> tuple[float, float, list[int]]:
         log_probability = labeling_log_probability(frames, phones)

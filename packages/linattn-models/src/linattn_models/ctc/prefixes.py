@@ -29,7 +29,9 @@ class LanguageModel(Protocol):
 
 
 class Prefixes:
-    """A tree whose node 0 is the empty prefix; equal prefixes are one node.
+    """A tree whose node 0 is the empty prefix, or what `prune` left as the root.
+
+    Equal prefixes are one node.
 
     Args:
         num_classes: C, with the blank.
@@ -37,7 +39,7 @@ class Prefixes:
 
     Attributes:
         parents, lasts: for each node, the node of the prefix without its last phone, and that
-            phone; -1 and 0 for the empty prefix.
+            phone; -1 for the root, and 0 for the empty prefix.
         priors: for each node, what language model and bonus add to its score, in nats.
     """
 
@@ -92,10 +94,36 @@ class Prefixes:
             node = self.extend(node, phone)
         return node
 
-    def phones(self, node: int) -> list[int]:
-        """The phones of a prefix."""
+    def prune(self, root: int, nodes: Sequence[int]) -> list[int]:
+        """Keeps the paths from `root`, the new node 0, to the `nodes` below it.
+
+        Returns:
+            The new numbers of `nodes`.
+        """
+        used = {root}
+        for node in nodes:
+            while node not in used:
+                used.add(node)
+                node = self.parents[node]
+        old = [root, *sorted(used - {root})]  # parents have smaller numbers than their children
+        new = {node: place for place, node in enumerate(old)}
+        self.parents = [-1, *(new[self.parents[node]] for node in old[1:])]
+        self.lasts = [self.lasts[node] for node in old]
+        self.priors = [self.priors[node] for node in old]
+        self._states = [self._states[node] for node in old]
+        pairs = zip(self.parents[1:], self.lasts[1:], strict=True)
+        self._children = {pair: place for place, pair in enumerate(pairs, start=1)}
+        self._steps = {state: self._steps[state] for state in self._states if state in self._steps}
+        return [new[node] for node in nodes]
+
+    def path(self, node: int) -> list[int]:
+        """The nodes from the first below the root to `node`."""
         backwards = []
         while node:
-            backwards.append(self.lasts[node])
+            backwards.append(node)
             node = self.parents[node]
         return backwards[::-1]
+
+    def phones(self, node: int) -> list[int]:
+        """The phones of a prefix, from the root on."""
+        return [self.lasts[step] for step in self.path(node)]
