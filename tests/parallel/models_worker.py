@@ -11,7 +11,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import parallelize_module
+from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
 
 from linattn_models import (
@@ -77,23 +79,44 @@ def check_loss(
         assert_close(ours[name], gradient, rtol=1e-11, atol=1e-12)
 
 
-def check_fully_shard(rank: int, ranks: int, mesh: DeviceMesh) -> None:
-    """Five updates of sharded weights and divided sequences are those of one process."""
+class Loss(torch.nn.Module):
+    """A model's loss as a module, because DistributedDataParallel sees `forward` alone."""
+
+    def __init__(self, model: AutoregressiveTransformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.model.loss(tokens)
+
+
+def check_updates(mesh: DeviceMesh, parallel: str) -> None:
+    """Five updates of divided batches and sequences are those of one process.
+
+    The mesh has dimensions "data" and "context".
+    """
     whole = build(*MODELS[1])
-    part = parallelize_module(copy.deepcopy(whole), mesh, ContextParallel())
-    for block in part.transformer.blocks:
-        fully_shard(block, mesh=mesh)
-    fully_shard(part, mesh=mesh)
-    generator = torch.Generator().manual_seed(0)
+    part = parallelize_module(copy.deepcopy(whole), mesh["context"], ContextParallel())
+    run: torch.nn.Module = Loss(part)
+    if parallel == "ddp":
+        run = DistributedDataParallel(run)
+    else:
+        for block in part.transformer.blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(part, mesh=mesh)
     optimizers = [torch.optim.Adam(x.parameters(), lr=0.01) for x in (whole, part)]
+    generator, data = torch.Generator().manual_seed(0), mesh["data"]
     for _ in range(5):
-        tokens = torch.randint(7, (2, 9), generator=generator)
-        for model, optimizer, scale in zip((whole, part), optimizers, (1, ranks), strict=True):
-            (model.loss(tokens) * scale).backward()
+        tokens = torch.randint(7, (4, 9), generator=generator)
+        own = tokens.chunk(data.size())[data.get_local_rank()]
+        whole.loss(tokens).backward()
+        (run(own) * mesh["context"].size()).backward()  # means over ranks are taken
+        for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
     for a, b in zip(whole.parameters(), part.parameters(), strict=True):
-        assert_close(b.full_tensor(), a, rtol=1e-10, atol=1e-10)  # type: ignore[attr-defined]
+        b = b.full_tensor() if isinstance(b, DTensor) else b
+        assert_close(b, a, rtol=1e-10, atol=1e-10)
 
 
 def check_layer(rank: int, ranks: int, mesh: DeviceMesh) -> None:
@@ -118,5 +141,11 @@ def check_everything(rank: int, ranks: int) -> None:
     mesh = init_device_mesh("cpu", (ranks,), mesh_dim_names=("context",))
     check_models(rank, ranks, mesh)
     check_layer(rank, ranks, mesh)
-    check_fully_shard(rank, ranks, mesh)
+    for data in {1, ranks // 2}:
+        if ranks % data == 0:
+            both = init_device_mesh(
+                "cpu", (data, ranks // data), mesh_dim_names=("data", "context")
+            )
+            check_updates(both, "ddp")
+            check_updates(both, "fsdp")
     check_refusals(rank, ranks, mesh)

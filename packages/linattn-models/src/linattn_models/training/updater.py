@@ -67,7 +67,8 @@ class Updater:
         batch = send_to_device(
             self._data.batch(indices), self.accelerator.device, non_blocking=True
         )
-        loss, count = self._module(batch)
+        result: tuple[Tensor, Tensor | None] = self._module(batch)
+        loss, count = result
         if count is not None:
             loss = loss / self._mean_count(count)
         self.accelerator.backward(loss)
@@ -88,7 +89,8 @@ class Updater:
         if self.accelerator.num_processes == 1:
             return count
         total: Tensor = self.accelerator.reduce(count.clone(), reduction="sum")
-        return total / self.accelerator.num_processes
+        mean: Tensor = total / self.accelerator.num_processes
+        return mean
 
     def require_finite_weights(self, step: int) -> None:
         """Raises ValueError if a weight is not finite, so that no checkpoint holds one."""
