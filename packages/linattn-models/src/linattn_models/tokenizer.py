@@ -128,7 +128,7 @@ def read_tokenizer(path: str, content: bytes) -> Any:
     except ImportError:
         wanted, advice = (
             "the library that wrote it, tokenizers",
-            "pip install linattn-models[tokenizers]",
+            "install linattn-models with its extra [tokenizers]",
         )
         raise ModuleNotFoundError(expected(path, wanted, "no such library", advice)) from None
     except Exception as error:  # noqa: BLE001 - the library raises no other class
