@@ -7,12 +7,13 @@ from typing import Any
 import torch
 
 
-def precision_of(linear: Any) -> tuple[torch.device, torch.dtype]:
-    """The device of an `nn.Linear` and the dtype of its outputs.
+def device_of(linear: Any) -> torch.device:
+    """The device of an `nn.Linear`, or of what `torch.ao.quantization` puts in its place."""
+    weight = linear.weight
+    device: torch.device = (weight() if callable(weight) else weight).device
+    return device
 
-    The weight of a layer that `torch.ao.quantization` replaced is a method; its outputs are
-    float32.
-    """
-    if callable(linear.weight):
-        return linear.weight().device, torch.float32
-    return linear.weight.device, linear.weight.dtype
+
+def dtype_of(linear: Any) -> torch.dtype:
+    """The dtype of the outputs of an `nn.Linear`; float32 where its weights are quantized."""
+    return torch.float32 if callable(linear.weight) else linear.weight.dtype

@@ -13,7 +13,7 @@ from linattn_core.errors import expected, near
 from linattn_models.attention.linear import LinearHeads
 from linattn_models.attention.projections import resolve_kv_heads
 from linattn_models.initialization import spread_queries_and_keys
-from linattn_models.precision import precision_of
+from linattn_models.precision import device_of, dtype_of
 from linattn_models.validation import at_least, check_vectors, in_range
 
 # What takes the place of arguments of torch.nn.MultiheadAttention.
@@ -145,7 +145,7 @@ class LinearAttention(LinearHeads):
     def initial_state(self, batch: int) -> LinearAttentionState:
         """The state before the first position, for the device and dtype of the weights."""
         batch = at_least("batch", batch, 1)
-        return self.zero_state(batch, *precision_of(self.out))
+        return self.zero_state(batch, device_of(self.out), dtype_of(self.out))
 
     def step(self, x: Tensor, state: LinearAttentionState) -> tuple[Tensor, LinearAttentionState]:
         """One position of causal self-attention (equations 16 to 20 of the paper).

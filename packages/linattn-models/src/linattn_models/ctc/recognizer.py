@@ -13,7 +13,7 @@ from linattn_models.ctc.alignment import BLANK, ctc_greedy
 from linattn_models.ctc.config import FrontConfig
 from linattn_models.ctc.front import Subsampling, past_lengths
 from linattn_models.ctc.loss import ctc_loss
-from linattn_models.precision import precision_of
+from linattn_models.precision import dtype_of
 from linattn_models.validation import exact_keys, lengths_within
 
 
@@ -93,7 +93,7 @@ class Recognizer(nn.Module):
             ValueError, TypeError: another shape or dtype, lengths out of 1..T, or a chunk for a
                 recognizer that is not causal.
         """
-        check_frames(frames, self.config.num_features, precision_of(self.output)[1])
+        check_frames(frames, self.config.num_features, dtype_of(self.output))
         chunk = None if chunk is None else self.check_chunk(chunk)
         padding = None
         if lengths is not None:
@@ -164,7 +164,7 @@ def check_frames(frames: Tensor, num_features: int, dtype: torch.dtype) -> None:
 
 def log_softmax_of(output: nn.Linear, hidden: Tensor) -> Tensor:
     """Log-probabilities of the classes, in the dtype of the weights, also inside autocast."""
-    return cast(Tensor, output(hidden)).log_softmax(-1, dtype=precision_of(output)[1])
+    return cast(Tensor, output(hidden)).log_softmax(-1, dtype=dtype_of(output))
 
 
 def blank_past(log_probabilities: Tensor, padding: Tensor) -> Tensor:

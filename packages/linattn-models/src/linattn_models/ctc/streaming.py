@@ -20,7 +20,7 @@ from linattn_models.ctc.recognizer import blank_past, check_frames, log_softmax_
 from linattn_models.ctc.transformer import CTCTransformer
 from linattn_models.files import replace_file
 from linattn_models.fingerprint import compute_fingerprint, refuse_others
-from linattn_models.precision import precision_of
+from linattn_models.precision import device_of, dtype_of
 from linattn_models.validation import at_least, lengths_within
 
 FORMAT = "linattn stream state"
@@ -113,7 +113,7 @@ class StreamState:
         except (SafetensorError, TypeError) as error:
             raise ValueError(expected(str(path), wanted, quote(error))) from None
         refuse_others(state.fingerprint, compute_fingerprint(model))
-        device = precision_of(model.output)[0]
+        device = device_of(model.output)
         moved = {name: x.to(device) for name, x in state.tensors().items()}
         state = cls(**moved, fingerprint=state.fingerprint)
         _check_state(model, state)
@@ -221,7 +221,8 @@ def advance_stream(
 
 
 def _zeros(model: CTCTransformer, batch: int) -> StreamState:
-    config, (device, dtype) = model.config, precision_of(model.output)
+    config, output = model.config, model.output
+    device, dtype = device_of(output), dtype_of(output)
     layers = config.transformer.num_layers
     context = config.depthwise_kernel // 2
     front = model.subsampling is not None
@@ -244,7 +245,7 @@ def _signature(state: StreamState) -> dict[str, tuple[torch.Size, torch.dtype, t
 
 
 def _check(model: CTCTransformer, frames: Tensor, state: StreamState) -> None:
-    check_frames(frames, model.config.num_features, precision_of(model.output)[1])
+    check_frames(frames, model.config.num_features, dtype_of(model.output))
     if not isinstance(state, StreamState):
         raise TypeError(expected("state", "a StreamState", f"a {type(state).__name__}"))
     _check_state(model, state)

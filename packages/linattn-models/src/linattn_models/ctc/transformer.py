@@ -11,7 +11,7 @@ from linattn_models.ctc.config import CTCTransformerConfig
 from linattn_models.ctc.front import Convolution
 from linattn_models.ctc.recognizer import Recognizer
 from linattn_models.positions import sinusoids
-from linattn_models.precision import precision_of
+from linattn_models.precision import device_of, dtype_of
 from linattn_models.transformer import Transformer
 from linattn_models.validation import at_least
 
@@ -62,7 +62,7 @@ class CTCTransformer(Recognizer):
             chunk = config.causal_block
         x = self.input(frames)
         if self.config.positions == "sinusoidal":
-            device, dtype = precision_of(self.output)
+            device, dtype = device_of(self.output), dtype_of(self.output)
             with torch.device(device):
                 positions = sinusoids(frames.shape[1], config.embed_dim)
             # In the dtype of the weights: the residual stream is float32 also inside autocast.
