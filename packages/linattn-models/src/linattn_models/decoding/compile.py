@@ -69,8 +69,7 @@ def compile_decoder(
     Args:
         model: an `AutoregressiveTransformer` or a bare `Transformer`, with causal linear attention
             and the feature map "elu", "relu" or "identity", in float32; without
-            cross-attention, and on a GPU without a window. A decoder never uses dropout, also if
-            the model is in training mode.
+            cross-attention. A decoder never uses dropout, also if the model is in training mode.
         weights: the dtype of the packed matrices. "float32" gives the model's own results to
             rounding. "bfloat16" rounds each weight by at most 2^-8 of itself, "int8" (CPU only) by
             at most 1/254 of the largest weight of the same output; reading them takes a half and a
