@@ -68,18 +68,17 @@ def train_model(
     return _finish(greedy_errors(model.eval(), test), len(order.epoch(0)), RunFolder(out))
 
 
-def recognizer_loss(model: Recognizer, batch: Batch) -> torch.Tensor:
+def recognizer_loss(model: Recognizer, batch: Batch, chunk: int | None = None) -> torch.Tensor:
     """Nats for each phone, the mean over the utterances of a batch."""
-    return model.loss(**batch)
+    lengths, phones = batch["lengths"], batch["target_lengths"]
+    return model.loss(batch["frames"], lengths, batch["targets"], phones, chunk=chunk)
 
 
 def draw_chunks(chunks: Sequence[int]) -> Callable[[Recognizer, Batch], torch.Tensor]:
     """The same loss with a chunk drawn for each batch, from torch's generator."""
 
     def loss(model: Recognizer, batch: Batch) -> torch.Tensor:
-        chunk = chunks[int(torch.randint(len(chunks), ()))]
-        lengths, phones = batch["lengths"], batch["target_lengths"]
-        return model.loss(batch["frames"], lengths, batch["targets"], phones, chunk=chunk)
+        return recognizer_loss(model, batch, chunks[int(torch.randint(len(chunks), ()))])
 
     return loss
 
