@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linattn_core import pointwise
 from linattn_core.calls import AttentionCall, Gradients, Output, StepCall
 from linattn_core.decoder_spec import DecoderDescription, NativeDecoder
 from linattn_core.native import (
@@ -89,7 +88,8 @@ class CpuBackend:
         grad_normalizer: Tensor | None = None,
     ) -> Gradients:
         if call.is_causal and _wants_state_alone(call):
-            call, grad_state = _as_noncausal(call, grad_state)
+            grads = (grad_out, grad_normalizer, grad_state)
+            call, grad_out, grad_normalizer, grad_state = _as_noncausal(call, *grads)
         # Variables keep possible copies alive, because the kernel only gets their addresses.
         call, grad_state = make_readable(call, masks=True), contiguous(grad_state)
         out, normalizer = output.out.contiguous(), output.normalizer.contiguous()
@@ -142,35 +142,45 @@ class CpuBackend:
 
 
 def _wants_state_alone(call: AttentionCall) -> bool:
-    """Whether the gradient of the initial state is the only one to compute."""
+    """Whether the gradient of the initial state is the only one, and one pass can compute it."""
     wanted = [x for x in call.wanted_gradients if getattr(call, x) is not None]
-    return wanted == ["initial_state"] and (call.log_decay is None or call.cu_seqlens is None)
+    if wanted != ["initial_state"] or call.log_decay is None:
+        return wanted == ["initial_state"]
+    # A decay would be rounded to half precision.
+    return call.cu_seqlens is None and call.log_decay.dtype == call.value_dtype
 
 
 def _as_noncausal(
-    call: AttentionCall, grad_state: LinearAttentionState | None
-) -> tuple[AttentionCall, LinearAttentionState | None]:
-    """A call that has the same gradient of the initial state, and its upstream gradient.
+    call: AttentionCall,
+    grad_out: Tensor,
+    grad_normalizer: Tensor | None,
+    grad_state: LinearAttentionState | None,
+) -> tuple[AttentionCall, Tensor, Tensor | None, LinearAttentionState | None]:
+    """A call that has the same gradient of the initial state, and its upstream gradients.
 
     Every query reads the initial state, as non-causal queries do, so one pass over the queries is
     enough. A decay multiplies what they read of it, up to their own position.
     """
     call = call._replace(is_causal=False)
     if call.cu_seqlens is not None:
-        return call, grad_state
+        return call, grad_out, grad_normalizer, grad_state
     if call.log_decay is not None:
         gone = absent_keys(call.key, call.key_lengths, call.attn_mask)
         decay = call.log_decay if gone is None else call.log_decay.masked_fill(gone[..., 0], 0)
         before = from_start(decay).repeat_interleave(call.groups, 1)
-        phi = pointwise.apply(call.feature_map, call.query.to(decay.dtype))
-        call = call._replace(query=before * phi, feature_map="identity", log_decay=None)
+        # CPUs multiply subnormal numbers slowly.
+        before.masked_fill_(before < torch.finfo(before.dtype).tiny * 2**24, 0)
+        grad_out = grad_out * before
+        if grad_normalizer is not None:
+            grad_normalizer = grad_normalizer * before[..., 0]
         if grad_state is not None:
             over_all = across(decay)
             grad_state = LinearAttentionState(
                 over_all[..., None] * grad_state.s, over_all * grad_state.z
             )
-    key, value = call.key[:, :, :0].to(call.query.dtype), call.value[:, :, :0]
-    return call._replace(key=key, value=value, key_lengths=None, attn_mask=None), grad_state
+    key, value = call.key[:, :, :0], call.value[:, :, :0]
+    call = call._replace(key=key, value=value, key_lengths=None, attn_mask=None, log_decay=None)
+    return call, grad_out, grad_normalizer, grad_state
 
 
 def _attention_fields(call: AttentionCall) -> dict[str, Any]:
