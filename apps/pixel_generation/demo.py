@@ -7,8 +7,8 @@ pixel. Then both draw digits and complete halves of them, and the table shows th
 linear attention carries a state of fixed size from one pixel to the next, as an RNN does; softmax
 attention carries the keys and values of all pixels before, or runs them all again.
 
-Everything goes into --out: completions and samples as PNG, the table as table.md and results.json,
-and a run folder for each model. Running the demo again starts over.
+Everything goes into --out: completions, samples and speeds as PNG, the table as table.md and
+results.json, and a run folder for each model. Running the demo again starts over.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from linattn_lab.plots import plot_bars
 from linattn_lab.runs import make_folders, publish
 from linattn_lab.script import parse_flags, require_at_least, run_script
 from linattn_models import AutoregressiveTransformer
@@ -41,13 +42,16 @@ from pixels.models import APP
 from pixels.pictures import write_completions, write_samples
 from pixels.presets import Attention, Recipe, demo
 from pixels.sampling import Draw
-from pixels.tables import demo_report
+from pixels.tables import demo_gains, demo_report
 from pixels.training import train_model
 
 METHODS = (LINEAR, STATEFUL_SOFTMAX, SOFTMAX)
 ATTENTIONS: tuple[Attention, ...] = ("linear", "softmax")
 PICTURES = ("samples", "completions")
-PUBLISHED = (*(f"{x}-{y}.png" for x in PICTURES for y in ATTENTIONS), "table.md", "results.json")
+PUBLISHED = (
+    *(f"{x}-{y}.png" for x in PICTURES for y in ATTENTIONS),
+    "speed.png", "table.md", "results.json",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,10 +106,13 @@ def main(flags: Flags) -> None:
     }
     text = demo_report(results, outcomes, flags.batch)
     replace_file(flags.out / "table.md", text.encode())
+    if gains := demo_gains(outcomes):
+        plot_bars(flags.out / "speed.png", gains, "times as fast as softmax that reruns the prefix")
     write_json(flags.out / "results.json", results)
     if flags.publish is not None:
         publish(flags.out, flags.publish, PUBLISHED)
-    print(f"\n{text}\nPictures, table and runs are in {flags.out}.")
+    print(f"\n{text}\nPictures, table and runs are in {flags.out}. Look at the digits first:")
+    print(flags.out / "completions-linear.png")
 
 
 def train_from_start(

@@ -114,6 +114,20 @@ def demo_report(results: dict[str, Any], outcomes: Sequence[Outcome], batch: int
     return "\n".join([markdown_table(header, rows), *notes]) + "\n"
 
 
+def demo_gains(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """How many times as fast as rerunning softmax each other method is, at each batch."""
+    rerun = next((outcome for outcome in outcomes if outcome.method == SOFTMAX), Outcome(SOFTMAX))
+    speeds = {speed.batch: speed.images_per_second for speed in rerun.speeds}
+    return {
+        f"{outcome.method.name}, batch {speed.batch:,}": speed.images_per_second
+        / speeds[speed.batch]
+        for outcome in outcomes
+        if outcome.method != SOFTMAX
+        for speed in outcome.speeds
+        if speed.batch in speeds
+    }
+
+
 def _demo_notes(results: dict[str, Any], outcomes: Sequence[Outcome]) -> list[str]:
     speeds = [speed for outcome in outcomes for speed in outcome.speeds]
     run, runs = results["runs"]["linear"], results["runs"].items()

@@ -194,6 +194,8 @@ def test_a_demo_may_be_repeated_and_published(script: Script, tmp_path: Path) ->
     assert list(cells(done.stdout)) == ["linear", "stateful-softmax", "softmax"]
     published = {path.name for path in (tmp_path / "published").iterdir()}
     pictures = {f"{p}-{a}.png" for p in ("completions", "samples") for a in ("linear", "softmax")}
+    pictures.add("speed.png")
+    assert str(tmp_path / "demo" / "completions-linear.png") == done.stdout.split()[-1]
     assert published == pictures | {"table.md", "results.json"}
     results = json.loads((tmp_path / "demo" / "results.json").read_text())
     assert results["runs"]["linear"]["steps"] == results["runs"]["softmax"]["steps"] == 5

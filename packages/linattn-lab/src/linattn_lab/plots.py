@@ -1,4 +1,4 @@
-"""Curves as pictures: panels side by side in one PNG."""
+"""Curves and bars as pictures, each a PNG."""
 
 from __future__ import annotations
 
@@ -119,6 +119,39 @@ def plot_panels(
         drawing.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
     for text in drawing.findobj(Text):
         text.set_parse_math(False)  # a name of a run or of a quantity is no formula
+    return _write_png(path, drawing)
+
+
+def plot_bars(path: Path, bars: Mapping[str, float], xlabel: str) -> Path:
+    """Draws ratios as bars from 1 on a logarithmic axis, as a PNG at `path`; returns `path`.
+
+    Args:
+        path: the PNG file.
+        bars: ratios above 0, by what stands beside each bar; those below 1 are red.
+        xlabel: a label for the axis.
+    """
+    drawing = Figure(figsize=(9, 0.8 + 0.24 * len(bars)), layout="constrained")
+    axes = drawing.subplots()
+    places, values = range(len(bars)), list(bars.values())
+    colors = ["C0" if value > 1 else "C3" for value in values]
+    axes.barh(places, [value - 1 for value in values], left=1, height=0.7, color=colors)
+    for place, value in zip(places, values, strict=True):
+        side, shift = ("left", 3) if value > 1 else ("right", -3)
+        axes.annotate(
+            f"{value:,.3g}" if value < 1000 else f"{value:,.0f}", (value, place), (shift, 0),
+            textcoords="offset points", ha=side, va="center", fontsize=7,
+        )  # fmt: skip
+    axes.set_yticks(places, list(bars), fontsize=7, parse_math=False)
+    axes.invert_yaxis()
+    axes.set(xscale="log", xlabel=xlabel)
+    axes.margins(x=0.12, y=0.01)
+    axes.axvline(1, color="black", lw=0.8)
+    axes.grid(axis="x", alpha=0.3)
+    label_log_axis(axes.xaxis)
+    return _write_png(path, drawing)
+
+
+def _write_png(path: Path, drawing: Figure) -> Path:
     picture = io.BytesIO()
     drawing.savefig(picture, format="png", dpi=120)
     replace_file(path, picture.getvalue())
