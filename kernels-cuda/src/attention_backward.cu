@@ -67,6 +67,8 @@ Product query_pass(const AttentionBackward& call, const Workspace& work) {
     product.normalize = call.normalize;
     product.finish = Finish::derivative;
     product.origin = queries_of(call);
+    product.finds_bias_alone = call.grad_query == nullptr;
+    if (product.finds_bias_alone) product.sums = false;
     return product;
 }
 
@@ -76,6 +78,7 @@ Product key_pass(const AttentionBackward& call, const Workspace& work) {
     product.row_bias = work.normalizer_gradient;
     product.finish = Finish::derivative;
     product.origin = keys_of(call);
+    product.reads = call.grad_key != nullptr;
     return product;
 }
 
@@ -94,7 +97,19 @@ Product pair_pass(const AttentionBackward& call, const Workspace& work) {
     return product;
 }
 
-bool is_pair(const AttentionBackward& call) { return call.dim <= widest_pair && call.value_dim <= widest_pair; }
+bool is_pair(const AttentionBackward& call) {
+    return call.dim <= widest_pair && call.value_dim <= widest_pair && call.grad_key != nullptr &&
+           call.grad_value != nullptr;
+}
+
+bool wants_initial(const AttentionBackward& call) {
+    return call.grad_initial.s != nullptr || call.grad_initial.z != nullptr;
+}
+
+// Whether anything is wanted that the queries' gradients are not enough for.
+bool wants_more(const AttentionBackward& call) {
+    return call.grad_key != nullptr || call.grad_value != nullptr || wants_initial(call);
+}
 
 // sum_i phi(q_i) [g_i, h_i]^T of each segment.
 Product sums_of_queries(const AttentionBackward& call, const Workspace& work) {
@@ -122,9 +137,12 @@ Launches key_value_passes(const AttentionBackward& call, const Workspace& work, 
     values.start = start;
     keys.start = transposed(start);
     keys.last = transposed(last);
-    return Launches().then([&] { return launch_product(call, keys); }).then([&] {
-        return launch_product(call, values);
-    });
+    Launches launches;
+    if (keys.reads || keys.last.matrix != nullptr || keys.last.vector != nullptr) {
+        launches.then([&] { return launch_product(call, keys); });
+    }
+    if (call.grad_value != nullptr) launches.then([&] { return launch_product(call, values); });
+    return launches;
 }
 
 Status causal(const AttentionBackward& call, const Workspace& work) {
@@ -134,23 +152,28 @@ Status causal(const AttentionBackward& call, const Workspace& work) {
         const StateView start = view_of(call, call.grad_last, Readers::first);
         // What flows back into the initial state.
         const StateView last = view_of(call, call.grad_initial, Readers::own);
-        return Launches()
-            .then([&] { return launch_product(call, queries); })
-            .then([&] { return key_value_passes(call, work, start, last).status(); })
-            .status();
+        Launches launches;
+        launches.then([&] { return launch_product(call, queries); });
+        if (wants_more(call)) launches.then([&] { return key_value_passes(call, work, start, last).status(); });
+        return launches.status();
     }
     Product sums = sums_of_keys(call), gradients = sums_of_queries(call, work);
     sums.last = work.sums.view();
     gradients.last = work.gradients.view();
-    queries.start = transposed(sums.last);
-    return Launches()
-        .then([&] { return launch_product(call, sums); })
-        .then([&] { return launch_scan(call, work.sums, call.state, {}, false); })
-        .then([&] { return launch_product(call, queries); })
-        .then([&] { return launch_product(call, gradients); })
-        .then([&] { return launch_scan(call, work.gradients, call.grad_last, call.grad_initial, true); })
-        .then([&] { return key_value_passes(call, work, gradients.last, {}).status(); })
-        .status();
+    Launches launches;
+    if (call.grad_query != nullptr) {
+        queries.start = transposed(sums.last);
+        launches.then([&] { return launch_product(call, sums); }).then([&] {
+            return launch_scan(call, work.sums, call.state, {}, false);
+        });
+    }
+    launches.then([&] { return launch_product(call, queries); });
+    if (wants_more(call)) {
+        launches.then([&] { return launch_product(call, gradients); })
+            .then([&] { return launch_scan(call, work.gradients, call.grad_last, call.grad_initial, true); })
+            .then([&] { return key_value_passes(call, work, gradients.last, {}).status(); });
+    }
+    return launches.status();
 }
 
 Status not_causal(const AttentionBackward& call, const Workspace& work) {
@@ -159,6 +182,7 @@ Status not_causal(const AttentionBackward& call, const Workspace& work) {
     const StateView start = view_of(call, work.total, Readers::own);
     Launches launches;
     launches.then([&] { return launch_product(call, queries); });
+    if (!wants_more(call)) return launches.status();
     if (call.segments == 1) {
         gradients.start = view_of(call, call.grad_last, Readers::first);
         gradients.last = start;

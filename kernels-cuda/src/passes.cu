@@ -97,6 +97,7 @@ Product product_of(const Attention& call) {
     product.queries = call.queries;
     product.keys = call.keys;
     product.key_lengths = call.key_lengths;
+    product.mask = call.mask;
     product.cu_seqlens = call.cu_seqlens;
     product.segments = call.segments;
     product.eps = call.eps;

@@ -12,16 +12,21 @@ bool reads_vectors(const Step& call) {
            s.batch % 4 == 0 && s.head % 4 == 0 && s.position % 4 == 0;
 }
 
+// Up to so many heads do not fill a GPU by a warp each.
+constexpr Int few_heads = 512;
+
 }  // namespace
 
-Int step_shared_bytes(Int dim) { return step_warps * 2 * dim * Int(sizeof(float)); }
+Int step_shared_bytes(Int dim) { return step_warps * (2 * dim + 1) * Int(sizeof(float)); }
 
 Status step(const Step& call) {
     const Int heads = call.batch * call.kv_heads;
     if (heads == 0) return {0, nullptr};
     const int shared = static_cast<int>(step_shared_bytes(call.dim));
-    return LINATTN_LAUNCH("step_heads", step_heads, (heads + step_warps - 1) / step_warps, 1, step_threads, shared,
-                          call.stream, call, reads_vectors(call));
+    const int sharing = heads <= few_heads && call.value_dim > slice_columns ? step_warps : 1;
+    const Int blocks = sharing == 1 ? (heads + step_warps - 1) / step_warps : heads;
+    return LINATTN_LAUNCH("step_heads", step_heads, blocks, 1, step_threads, shared, call.stream, call,
+                          reads_vectors(call), sharing);
 }
 
 }  // namespace linattn

@@ -125,7 +125,7 @@ def long_call(length: int) -> AttentionCall:
         (V100, CALL, "compute capability 7.5"),
         (V100, STEP, "compute capability 7.5"),
         (H100, wide_call(257), "257"),
-        (H100, wide_step(8_000), "256,000 bytes of shared memory"),
+        (H100, wide_step(8_000), "256,016 bytes of shared memory"),
         (T4, wide_call(256, 256), "bytes of shared memory"),
         (H100, long_call(2**31), "2,147,483,648"),
     ],

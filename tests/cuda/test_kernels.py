@@ -13,6 +13,7 @@ from linattn_core import (
     LinearAttentionState,
     linear_attention,
     linear_attention_step,
+    native,
     operators,
 )
 from linattn_core.calls import AttentionCall
@@ -321,3 +322,62 @@ def test_keys_and_values_in_one_pass_or_two(
     assert_within_budget(case, backend)
     assert_within_budget(case.with_(dtype=torch.bfloat16), backend)
     assert_within_budget(case.with_(is_causal=False), backend)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("width", [24, 80])
+@pytest.mark.parametrize("backend", NAMES)
+def test_a_mask_is_read_where_the_keys_are(
+    backend: str, width: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No copy of keys and values; what masked rows hold reaches no result."""
+    monkeypatch.setattr(native, "remove_mask", lambda call: pytest.fail("a copy"))
+    plain = Case(heads=2, queries=150, head_dim=width, value_dim=width, dtype=dtype, mask="gaps")
+    packed = plain.with_(batch=1, cu_seqlens=(0, 64, 65, 150))
+    for case in (plain, packed, plain.with_(initial_state=True)):
+        assert_within_budget(case, backend)
+        assert_within_budget(case.with_(is_causal=False), backend)
+
+
+@pytest.mark.parametrize("width", [16, 80])
+@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize("backend", NAMES)
+def test_only_wanted_gradients_are_computed(
+    backend: str, is_causal: bool, width: int, emulation: ModuleType
+) -> None:
+    """Each alone is what it is among all, and takes fewer products."""
+    tensors = [torch.randn(1, 2, 150, width) for _ in range(3)]
+    state = [torch.randn(1, 2, width, width).abs(), torch.rand(1, 2, width)]
+
+    def gradients(*wanted: int) -> tuple[list[Tensor], int]:
+        leaves = [x.clone().requires_grad_(i in wanted) for i, x in enumerate([*tensors, *state])]
+        out = linear_attention(
+            *leaves[:3], is_causal=is_causal, backend=backend,
+            initial_state=LinearAttentionState(*leaves[3:]),
+        )  # fmt: skip
+        emulation.take_products()
+        grads = torch.autograd.grad(out.square().sum(), [leaves[i] for i in wanted])
+        return list(grads), sum(emulation.take_products())
+
+    among_all, all_products = gradients(0, 1, 2, 3, 4)
+    for wanted in ([0], [1], [2], [3, 4], [1, 2]):
+        alone, products = gradients(*wanted)
+        assert products < all_products
+        for i, x in zip(wanted, alone, strict=True):
+            torch.testing.assert_close(x, among_all[i], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("value_dim", [128, 50])
+def test_a_step_has_the_same_bits_whether_warps_share_a_head(value_dim: int) -> None:
+    """Those of one row alone, and among so many that each head has one warp."""
+    many = 300
+    query, key = torch.randn(2, many, 2, 8)
+    value = torch.randn(many, 2, value_dim)
+    state = LinearAttentionState(torch.randn(many, 2, 8, value_dim), torch.rand(many, 2, 8))
+    alone = LinearAttentionState(state.s[:1].clone(), state.z[:1].clone())
+    out, _ = linear_attention_step(query, key, value, state, inplace=True, backend=WALKING)
+    first, _ = linear_attention_step(
+        query[:1], key[:1], value[:1], alone, inplace=True, backend=WALKING
+    )
+    assert torch.equal(first, out[:1])
+    assert torch.equal(alone.s, state.s[:1]) and torch.equal(alone.z, state.z[:1])

@@ -38,6 +38,7 @@ struct Attention {
     Int batch, heads, kv_heads;         // B, H, H_kv
     Int queries, keys, dim, value_dim;  // N, L, D, M; N and L below 2^31
     const Int* key_lengths;             // (B), or null
+    const unsigned char* mask;          // (B, L), contiguous: keys where it is 0 do not exist; or null: all do
     const Int* cu_seqlens;              // (sequences + 1), or null: then there are `batch` sequences
     Int sequences;
     Dtype query_dtype, value_dtype;  // of query and key; of value, output and their gradients
@@ -65,6 +66,7 @@ struct AttentionBackward : Attention {
     State state;                   // causal: `initial`; otherwise `last` of the forward pass
     const void* out;               // as the forward pass wrote them
     const float* normalizer;
+    // Gradients that are null are not computed.
     void* grad_query;  // (B, H, N, D), query_dtype
     // What each query head adds to the gradients of its key head, which are the sums over the group.
     void* grad_key;      // (B, H, L, D), query_dtype

@@ -17,6 +17,7 @@ namespace {
 // What the shared tables do not have.
 const FieldTable<Attention>& own_fields() {
     static const FieldTable<Attention> table{
+        {"mask", set<&Attention::mask>},
         {"precision", set<&Attention::precision>},
         {"segments", [](Attention& call, PyObject* value) { load(call.segments, value); }},
         {"workspace", set<&Attention::workspace>},

@@ -98,6 +98,38 @@ LINATTN_DEVICE void stage_vectors(const Staged& staged, const unsigned char* sou
     }
 }
 
+// Rows whose numbers of two bytes are neighbors, at any address: eight at a time, mostly by words of four bytes.
+template <int rows, int width, int threads>
+LINATTN_DEVICE void stage_neighbors(const Staged& staged, const unsigned char* source, Int stride, int columns,
+                                    int count) {
+    constexpr int per_row = width / 8;
+    LINATTN_UNROLL_NONE
+    for (int i = thread_index(); i < rows * per_row; i += threads) {
+        const int row = i / per_row, first = i % per_row * 8, there = row < count ? columns - first : 0;
+        const u16* numbers = reinterpret_cast<const u16*>(source + row * stride) + first;
+        Quad eight = {};
+        if (there < 8) {
+            LINATTN_UNROLL
+            for (int k = 0; k < 7; ++k) {
+                if (k < there) eight.words[k / 2] |= static_cast<u32>(numbers[k]) << (k % 2 * 16);
+            }
+        } else if (reinterpret_cast<unsigned long long>(numbers) % 4 == 0) {
+            LINATTN_UNROLL
+            for (int k = 0; k < 4; ++k) eight.words[k] = reinterpret_cast<const u32*>(numbers)[k];
+        } else {
+            u32 low = numbers[0];
+            LINATTN_UNROLL
+            for (int k = 0; k < 3; ++k) {
+                const u32 word = reinterpret_cast<const u32*>(numbers + 1)[k];
+                eight.words[k] = low | word << 16;
+                low = word >> 16;
+            }
+            eight.words[3] = low | static_cast<u32>(numbers[7]) << 16;
+        }
+        *reinterpret_cast<Quad*>(staged.data + (row * staged.pitch + first) * 2) = eight;
+    }
+}
+
 // Rows of any strides, a number at a time.
 template <int rows, int width, int threads>
 LINATTN_DEVICE void stage_numbers(const Staged& staged, const Operand& operand, const unsigned char* source,
@@ -118,7 +150,9 @@ LINATTN_DEVICE void stage_numbers(const Staged& staged, const Operand& operand, 
 template <int rows, int width, int threads, int parts>
 LINATTN_DEVICE void stage(const Staged& staged, const Operand& operand, const unsigned char* source, int columns,
                           int count) {
-    if (!operand.vectors) {
+    if (!operand.vectors && operand.tensor.dim == 1 && (parts == 1 || operand.dtype != Dtype::float32)) {
+        stage_neighbors<rows, width, threads>(staged, source, operand.tensor.position * 2, columns, count);
+    } else if (!operand.vectors) {
         stage_numbers<rows, width, threads>(staged, operand, source, columns, count);
     } else if (parts == 1 || operand.dtype != Dtype::float32) {
         const Int stride = operand.tensor.position * 2;
@@ -161,7 +195,7 @@ LINATTN_DEVICE void apply(float (&x)[8], const Operand& operand, const float* di
 // Writes eight numbers of a row; `whole`: the row and its eight columns are there.
 template <bool whole, int rows, int width, int threads, int parts, int pitch>
 LINATTN_DEVICE void prepare_rows(Tile<parts, pitch, rows> tile, const Staged& staged, const Operand& operand,
-                                 int columns, int live, const float* divisors) {
+                                 int columns, int live, const float* divisors, const unsigned char* exists) {
     using Threads = Sharing<rows, width / 8, threads>;
     Threads of;
     const Dtype dtype = parts == 1 ? Dtype::bfloat16 : operand.dtype;
@@ -171,7 +205,7 @@ LINATTN_DEVICE void prepare_rows(Tile<parts, pitch, rows> tile, const Staged& st
         const int row = of.row + pass * Threads::at_once;
         if (!Threads::even && row >= rows) continue;
         float x[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-        if (whole || (row < live && first < columns)) {
+        if (whole || (row < live && first < columns && (exists == nullptr || exists[row]))) {
             read_eight(x, staged.data + (row * staged.pitch + first) * bytes_of(dtype), dtype);
             apply<parts>(x, operand, divisors + row);
             if (!whole && first + 8 > columns) {
@@ -184,16 +218,17 @@ LINATTN_DEVICE void prepare_rows(Tile<parts, pitch, rows> tile, const Staged& st
 }
 
 // The staged rows as the product wants them, in the tile; with one part the tile is where they were staged, and rows
-// that are to stay as they are need nothing. `live` rows exist; `divisors` are the rows' normalizers.
+// that are to stay as they are need nothing. Of the first `live` rows, those exist that `exists` says (null: all);
+// `divisors` are the rows' normalizers.
 template <int rows, int width, int threads, int parts, int pitch>
 LINATTN_DEVICE void prepare(Tile<parts, pitch, rows> tile, const Staged& staged, const Operand& operand, Int column,
-                            int live, const float* divisors) {
-    if (parts == 1 && !operand.divided && operand.map == FeatureMap::identity) return;
+                            int live, const float* divisors, const unsigned char* exists) {
+    if (parts == 1 && !operand.divided && operand.map == FeatureMap::identity && exists == nullptr) return;
     const int columns = static_cast<int>(operand.width - column);
-    if (parts == 1 && live == rows && columns >= width) {
-        prepare_rows<true, rows, width, threads>(tile, staged, operand, columns, live, divisors);
+    if (parts == 1 && live == rows && columns >= width && exists == nullptr) {
+        prepare_rows<true, rows, width, threads>(tile, staged, operand, columns, live, divisors, nullptr);
     } else {
-        prepare_rows<false, rows, width, threads>(tile, staged, operand, columns, live, divisors);
+        prepare_rows<false, rows, width, threads>(tile, staged, operand, columns, live, divisors, exists);
     }
 }
 

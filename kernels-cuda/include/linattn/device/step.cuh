@@ -1,8 +1,9 @@
 // One decoding step (equations 18 to 20): s += phi(k) v^T, z += phi(k), out = phi(q)^T s / (phi(q)^T z + eps).
 //
-// The cost is reading and writing the state once. Each warp has a head of keys: lanes share the columns of s, four
-// neighbors each, then its rows. The first query head of a group adds the key on the way, and the others read what
-// their own lanes have written.
+// The cost is reading and writing the state once. Each warp has a head of keys, or, where heads are few, the warps of a
+// block share one. The columns of s are cut into slices of 32; lanes share those, four neighbors each, then the rows.
+// The first query head of a group adds the key on the way, and the others read what their own lanes have written. A
+// slice has the same sums in the same order whichever warp computes it.
 #pragma once
 
 #include "linattn/device/feature_map.cuh"
@@ -11,6 +12,7 @@ namespace linattn {
 
 constexpr int step_warps = 4, step_threads = 32 * step_warps;
 constexpr int ahead = 4;  // rows of s that a lane loads before it goes on
+constexpr int slice_columns = 32;
 
 // What a warp works on: one sequence and head of queries.
 struct StepHead {
@@ -120,35 +122,45 @@ LINATTN_DEVICE void step_columns(const StepHead& of, const float* queries, const
     }
 }
 
-LINATTN_DEVICE void step_head(const StepHead& of, float* queries, float* keys, bool vectors) {
-    const float normalizer = step_normalizer(of, queries, keys);
-    LINATTN_WARP_BARRIER();
-    // As many lanes side by side as the values fill, the next power of two.
+// `sharing` warps compute the head, each every so many slices.
+LINATTN_DEVICE void step_head(const StepHead& of, float* queries, float* keys, bool vectors, int sharing) {
+    const int warp = sharing == 1 ? 0 : thread_index() / 32;
+    float& normalizer = queries[2 * of.call.dim];
+    if (warp == 0) {
+        const float sum = step_normalizer(of, queries, keys);
+        if (thread_index() % 32 == 0) normalizer = sum;
+    }
+    if (sharing == 1) LINATTN_WARP_BARRIER();
+    else LINATTN_BLOCK_BARRIER();
+    // As many lanes side by side as the columns of a slice fill, the next power of two.
     const int width = vectors ? 4 : 1;
     int columns = 1;
-    while (columns < 32 && columns * width < of.call.value_dim) columns *= 2;
-    for (Int first = 0; first < of.call.value_dim; first += columns * width) {
+    while (columns * width < slice_columns && columns * width < of.call.value_dim) columns *= 2;
+    for (Int first = warp * slice_columns; first < of.call.value_dim; first += sharing * slice_columns) {
         if (vectors) step_columns<4>(of, queries, keys, normalizer, first, columns);
         else step_columns<1>(of, queries, keys, normalizer, first, columns);
     }
-    LINATTN_WARP_BARRIER();  // the next head's features may take the place of these
+    // The next head's features may take the place of these.
+    if (sharing == 1) LINATTN_WARP_BARRIER();
+    else LINATTN_BLOCK_BARRIER();
 }
 
-// `vectors`: the rows of s are contiguous and begin at multiples of 16 bytes.
-LINATTN_KERNEL(step_threads, 1) step_heads(const LINATTN_PARAMETER Step call, const bool vectors) {
+// `vectors`: the rows of s are contiguous and begin at multiples of 16 bytes. `sharing`: 1, or all warps of a block.
+LINATTN_KERNEL(step_threads, 1) step_heads(const LINATTN_PARAMETER Step call, const bool vectors, const int sharing) {
     LINATTN_SHARED(shared);
-    const int warp = thread_index() / 32;
-    const Int index = block_x() * step_warps + warp;
+    const int warp = sharing == 1 ? thread_index() / 32 : 0;
+    const Int index = sharing == 1 ? block_x() * step_warps + warp : block_x();
     if (index >= call.batch * call.kv_heads) return;  // the whole warp
-    float* queries = reinterpret_cast<float*>(shared) + warp * 2 * call.dim;
+    float* queries = reinterpret_cast<float*>(shared) + warp * (2 * call.dim + 1);
     const Int batch = index / call.kv_heads, kv_head = index % call.kv_heads, group = call.heads / call.kv_heads;
     const Int slot = call.state_indices == nullptr ? batch : call.state_indices[batch];
     for (Int i = 0; i < group; ++i) {
         const StepHead of = {call, batch, kv_head * group + i, kv_head, slot, i == 0};
         if (slot >= 0 && slot < call.slots) {
-            step_head(of, queries, queries + call.dim, vectors);
+            step_head(of, queries, queries + call.dim, vectors, sharing);
         } else {
-            for (Int m = thread_index() % 32; m < call.value_dim; m += 32) of.write(m, 0.0f);
+            const int first = sharing == 1 ? thread_index() % 32 : thread_index();
+            for (Int m = first; m < call.value_dim; m += 32 * sharing) of.write(m, 0.0f);
         }
     }
 }

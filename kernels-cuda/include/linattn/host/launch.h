@@ -6,9 +6,13 @@
 
 #ifdef LINATTN_EMULATED
 #include "emulation/launch.hpp"
+
+#define LINATTN_FOR_KERNEL(function, name, kernel, ...) ::linattn::function(name, kernel, __VA_ARGS__)
 #else
 #include <cuda_runtime.h>
 
+#include <array>
+#include <atomic>
 #include <mutex>
 
 namespace linattn {
@@ -23,36 +27,49 @@ inline Status status_of(cudaError_t error, const char* what) {
 
 constexpr int shared_without_asking = 48 * 1024;
 
+// The shared memory that blocks of one kernel are allowed to have, on each GPU.
+using Allowed = std::array<std::atomic<int>, 64>;
+
 inline std::mutex& allowing_shared() {
     static std::mutex mutex;
     return mutex;
 }
 
-// Allows the kernel blocks with so much shared memory. Never less than before: another thread may be about to launch it
-// with that. The request is of the kernel and not of the stream, so that the launch may be captured.
+// Allows the kernel blocks with so much shared memory, which is asked for once. Never less than before: another thread
+// may be about to launch it with that. The request is of the kernel and not of the stream, so that the launch may be
+// captured.
 template <class... Parameters>
-Status allow_shared(const char* name, void (*kernel)(Parameters...), int shared) {
+Status allow_shared(Allowed& allowed, const char* name, void (*kernel)(Parameters...), int shared) {
     if (shared <= shared_without_asking) return {0, nullptr};
+    int device = 0;
+    Status status = status_of(cudaGetDevice(&device), name);
+    std::atomic<int>& known = allowed[static_cast<unsigned>(device) % allowed.size()];
+    const bool is_known = device < static_cast<int>(allowed.size());
+    if (status.error != 0 || (is_known && shared <= known.load(std::memory_order_acquire))) return status;
     const std::lock_guard<std::mutex> lock(allowing_shared());
     cudaFuncAttributes now{};
-    const Status status = status_of(cudaFuncGetAttributes(&now, kernel), name);
-    if (status.error != 0 || shared <= now.maxDynamicSharedSizeBytes) return status;
-    return status_of(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), name);
+    status = status_of(cudaFuncGetAttributes(&now, kernel), name);
+    if (status.error == 0 && shared > now.maxDynamicSharedSizeBytes) {
+        status = status_of(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), name);
+    }
+    if (status.error == 0 && is_known && shared > known) known.store(shared, std::memory_order_release);
+    return status;
 }
 
 // How many blocks a multiprocessor runs side by side.
 template <class... Parameters>
-Status resident(const char* name, void (*kernel)(Parameters...), int threads, int shared, int* blocks) {
-    const Status status = allow_shared(name, kernel, shared);
+Status resident(Allowed& allowed, const char* name, void (*kernel)(Parameters...), int threads, int shared,
+                int* blocks) {
+    const Status status = allow_shared(allowed, name, kernel, shared);
     if (status.error != 0) return status;
     return status_of(cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, kernel, threads, shared), name);
 }
 
 template <class... Parameters, class... Arguments>
-Status launch(const char* name, void (*kernel)(Parameters...), Int grid_x, int grid_y, int threads, int shared,
-              void* stream, const Arguments&... arguments) {
+Status launch(Allowed& allowed, const char* name, void (*kernel)(Parameters...), Int grid_x, int grid_y, int threads,
+              int shared, void* stream, const Arguments&... arguments) {
     if (grid_x > 0x7fffffffLL || grid_y > 0xffff) return {static_cast<int>(cudaErrorInvalidConfiguration), name};
-    const Status status = allow_shared(name, kernel, shared);
+    const Status status = allow_shared(allowed, name, kernel, shared);
     if (status.error != 0) return status;
     const dim3 grid(static_cast<unsigned>(grid_x), static_cast<unsigned>(grid_y));
     kernel<<<grid, threads, shared, static_cast<cudaStream_t>(stream)>>>(arguments...);
@@ -60,11 +77,18 @@ Status launch(const char* name, void (*kernel)(Parameters...), Int grid_x, int g
 }
 
 }  // namespace linattn
+
+// Calls a function of the above for a kernel, which each place in the code has one of.
+#define LINATTN_FOR_KERNEL(function, name, kernel, ...)                 \
+    [&] {                                                               \
+        static ::linattn::Allowed allowed{};                            \
+        return ::linattn::function(allowed, name, kernel, __VA_ARGS__); \
+    }()
 #endif
 
 #define LINATTN_LAUNCH(name, kernel, grid_x, grid_y, threads, shared, stream, ...) \
-    ::linattn::launch(name, kernel, grid_x, grid_y, threads, shared, stream, __VA_ARGS__)
+    LINATTN_FOR_KERNEL(launch, name, kernel, grid_x, grid_y, threads, shared, stream, __VA_ARGS__)
 
 // How many blocks of a kernel a multiprocessor runs side by side: a Status, and the number in `blocks`.
 #define LINATTN_RESIDENT(name, kernel, threads, shared, blocks) \
-    ::linattn::resident(name, kernel, threads, shared, blocks)
+    LINATTN_FOR_KERNEL(resident, name, kernel, threads, shared, blocks)

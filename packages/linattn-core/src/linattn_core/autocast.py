@@ -9,9 +9,12 @@ import torch
 
 def autocast_dtype(device_type: str) -> torch.dtype | None:
     """The dtype to which autocast casts on this type of device; None where it is off."""
-    if device_type == "meta" or not torch.is_autocast_enabled(device_type):
-        return None
-    return torch.get_autocast_dtype(device_type)
+    return torch.get_autocast_dtype(device_type) if is_autocast(device_type) else None
+
+
+def is_autocast(device_type: str) -> bool:
+    """Whether autocast is on for this type of device."""
+    return device_type != "meta" and torch.is_autocast_enabled(device_type)
 
 
 def without_autocast(device_type: str) -> AbstractContextManager[object]:

@@ -69,7 +69,7 @@ def find_observer(tensors: Sequence[Tensor | None], *, requires_grad: bool = Fal
     - "forward mode": a tensor carries a tangent, which the operators would drop silently;
     - "onnx": `torch.onnx.export` traces the call;
     - "vmap": `torch.func.vmap` maps over a tensor; "func": another transform of torch.func;
-    - "dispatcher": a compiler, a tracer, a profiler, autocast or a mode; or a tensor is not plain
+    - "dispatcher": a compiler, a tracer, a profiler or a mode; or a tensor is not plain
       memory of a CPU or CUDA device (subclasses, fake tensors, negated views). With
       `requires_grad`, also a kernel that autograd has called.
     """
@@ -79,7 +79,6 @@ def find_observer(tensors: Sequence[Tensor | None], *, requires_grad: bool = Fal
         return "onnx" if _is_exporting() else "dispatcher"
     if not (
         torch._C._len_torch_function_stack()
-        or torch._C._is_any_autocast_enabled()
         or torch._C._autograd._profiler_enabled()
         or not _is_plain_thread(torch._C._dispatch_tls_local_include_set().raw_repr())
         or (requires_grad and torch._C._dispatch_tls_is_dispatch_key_excluded(_AUTOGRAD))

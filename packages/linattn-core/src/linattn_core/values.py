@@ -3,8 +3,8 @@
 The backward pass checks again what native code relies on. A tensor's memory can change between the
 passes where autograd does not see it: by its NumPy array, or by an assignment to `.data`.
 
-Where the numbers cannot be read (`can_be_read`) they are not checked. Kernels on a GPU ignore
-positions outside the tensors.
+Numbers on a GPU are not checked, as reading them would wait for it; nor are those that cannot be
+read (`can_be_read`). Kernels on a GPU ignore positions outside of the tensors.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from linattn_core.torch_private import is_fake_or_mapped
 def check_attention_values(call: AttentionCall) -> None:
     """0 <= key_lengths <= L; cu_seqlens from 0 to L, never falling; log_decay <= 0."""
     length = call.key_length
-    if call.cu_seqlens is not None and can_be_read(call.cu_seqlens):
-        _check_bounds(call.cu_seqlens.tolist(), length)
-    if call.key_lengths is not None and can_be_read(call.key_lengths) and call.batch:
+    if call.cu_seqlens is not None and _is_at_hand(call.cu_seqlens):
+        check_bounds(call.cu_seqlens.tolist(), length)
+    if call.key_lengths is not None and _is_at_hand(call.key_lengths) and call.batch:
         low, high = int(call.key_lengths.min()), int(call.key_lengths.max())
         if low < 0 or high > length:
             wanted = f"numbers between 0 and the key length {length}"
@@ -63,8 +63,7 @@ def check_saved(call: AttentionCall, output: Output) -> None:
         wanted = "the shape, dtype and device of the forward pass"
         advice = "leave the inputs as they are until backward() has run"
         raise ValueError(expected(" and ".join(changed), wanted, got, advice))
-    # Kernels on a GPU ignore positions outside of tensors, and reading numbers would wait for it.
-    if call.key_lengths is not None and call.key_lengths.is_cpu and not call.is_causal:
+    if call.key_lengths is not None and not call.is_causal:
         check_attention_values(call)
 
 
@@ -85,7 +84,7 @@ def check_step_values(call: StepCall) -> None:
     """log_decay <= 0; state_indices are -1 or slots of the state, each used once."""
     if call.log_decay is not None:
         _check_decay(call.log_decay)
-    if call.state_indices is not None and can_be_read(call.state_indices):
+    if call.state_indices is not None and _is_at_hand(call.state_indices):
         _check_slots(call.state_indices.tolist(), call.state.z.shape[0])
 
 
@@ -100,7 +99,13 @@ def can_be_read(x: Tensor) -> bool:
     return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
-def _check_bounds(bounds: list[int], length: int) -> None:
+def _is_at_hand(x: Tensor) -> bool:
+    """Whether its numbers can be read without waiting for a GPU."""
+    return x.device.type == "cpu" and can_be_read(x)
+
+
+def check_bounds(bounds: list[int], length: int) -> None:
+    """The numbers of cu_seqlens go from 0 to the packed length and never fall."""
     if bounds[0] != 0 or bounds[-1] != length:
         wanted = f"numbers from 0 to the packed length {length}"
         raise ValueError(expected("cu_seqlens", wanted, f"from {bounds[0]} to {bounds[-1]}"))
@@ -109,7 +114,7 @@ def _check_bounds(bounds: list[int], length: int) -> None:
 
 
 def _check_decay(decay: Tensor) -> None:
-    if can_be_read(decay) and decay.numel() and not bool((decay <= 0).all()):
+    if _is_at_hand(decay) and decay.numel() and not bool((decay <= 0).all()):
         worst = decay[~(decay <= 0)].flatten()[0].item()
         advice = "it is the logarithm of a factor of at most 1"
         raise ValueError(expected("log_decay", "numbers of at most 0", worst, advice))

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from linattn_core.calls import AttentionCall, Gradients, Output, StepCall
-from linattn_core.masked import erase_masked
 from linattn_core.native import (
     Fields,
     address,
@@ -124,7 +123,7 @@ class KernelBackend(ABC):
         )
 
     def attention(self, call: AttentionCall) -> Output:
-        call = make_readable(call)
+        call = make_readable(call, masks=True)
         query, value = call.query, call.value
         out = value.new_empty(*query.shape[:3], value.shape[3])
         normalizer = value.new_empty(query.shape[:3], dtype=torch.float32)
@@ -150,11 +149,11 @@ class KernelBackend(ABC):
         grad_normalizer: Tensor | None = None,
     ) -> Gradients:
         # Named, because the kernel is handed addresses and these may be copies.
-        mask, call, grad_state = call.attn_mask, make_readable(call), contiguous(grad_state)
+        call, grad_state = make_readable(call, masks=True), contiguous(grad_state)
         out, normalizer = output.out.contiguous(), output.normalizer.contiguous()
         grad_normalizer = None if grad_normalizer is None else grad_normalizer.contiguous()
         state = call.initial_state if call.is_causal else contiguous(output.state)
-        gradients = _of_query_heads(new_gradients(call), call)
+        gradients = _of_query_heads(new_gradients(call, call.wanted_gradients), call)
         with self.launching(call.device) as stream:
             fields = self._attention_fields(call, derivatives=True)
             fields["grad_out"] = address_and_strides(grad_out)
@@ -171,7 +170,7 @@ class KernelBackend(ABC):
             fields["workspace"] = address(workspace)
             fields["stream"] = stream
             self.native.attention_backward(fields)
-        return erase_masked(_of_key_heads(gradients, call), mask)
+        return _of_key_heads(gradients, call)
 
     def step(self, call: StepCall) -> Tensor:
         out = call.value.new_empty(call.batch, call.heads, call.value_dim)
@@ -192,6 +191,7 @@ class KernelBackend(ABC):
         self, call: AttentionCall, *, derivatives: bool = False
     ) -> dict[str, Any]:
         fields = self._fields.attention(call)
+        fields["mask"] = address(call.attn_mask)
         fields["precision"] = self._precision()
         fields["segments"] = self.segments or self.native.best_segments(
             fields, derivatives, self._side_by_side(call, derivatives)

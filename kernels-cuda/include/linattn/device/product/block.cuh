@@ -68,11 +68,11 @@ private:
             LINATTN_BLOCK_BARRIER();  // the chunk has arrived, and all threads are done with the last one's tiles
             if (call_.sums && i > 0) this->add_vector();
             if (call_.reads && call_.sums) this->publish_state();
-            prepare_tiles(chunk(i));
+            prepare_tiles(chunk(i), i % 2);
             LINATTN_BLOCK_BARRIER();  // the tiles are complete; what was staged is free
             if (i + 1 < chunks_) copy(i + 1, memory_.other_buffer());
             if (call_.sums) this->sum_vector();
-            if (call_.reads) this->read_rows(chunk(i), i % 2);
+            if (call_.reads && !call_.finds_bias_alone) this->read_rows(chunk(i), i % 2);
             if (call_.sums && (keeps || i + 1 < chunks_)) this->add_keys();
             memory_.buffer = memory_.other_buffer();
         }
@@ -87,7 +87,7 @@ private:
             if constexpr (Shape::pair)
                 copy_rows<E>(memory_.staged_second_rows(set), call_.second_row, second_row_, position, 0);
             if constexpr (Shape::stages_origin) {
-                if (call_.finish == Finish::derivative) {
+                if (call_.finish == Finish::derivative && !call_.finds_bias_alone) {
                     copy_rows<E>(memory_.staged_origin(i % 2), call_.origin, origin_, position, work_.column);
                 }
                 if (finds_bias() && call_.normalize)
@@ -98,6 +98,7 @@ private:
             copy_rows<A>(memory_.staged_keys(set), call_.key, key_, position, 0);
             copy_rows<E>(memory_.staged_values(set), call_.value, value_, position, work_.column);
         }
+        if (call_.mask != nullptr) copy_mask(i % 2, position);
         copy_vector(memory_.staged_normalizer(), call_.normalizer, position);
         copy_vector(memory_.staged_bias(), call_.row_bias, position);
         copies_commit();
@@ -119,15 +120,27 @@ private:
         if (i < C) copy4(staged + i, numbers + (i < count ? work_.first_query + position + i : 0), i < count);
     }
 
+    LINATTN_DEVICE void copy_mask(int turn, int position) const {
+        const int i = thread_index();
+        if (i >= C) return;
+        const unsigned char* mask = call_.mask + work_.place.batch * call_.keys + work_.place.start + position;
+        memory_.exists(turn)[i] = i < rows_below(work_.place.live_keys, position) ? mask[i] : 0;
+    }
+
+    // What a mask says of an operand's rows; null where all exist.
+    LINATTN_DEVICE const unsigned char* exists(const Operand& operand, int turn) const {
+        return operand.of_keys && call_.mask != nullptr ? memory_.exists(turn) : nullptr;
+    }
+
     LINATTN_DEVICE bool finds_bias() const { return !Shape::pair && call_.out_bias != nullptr; }
 
-    LINATTN_DEVICE void prepare_tiles(int position) {
+    LINATTN_DEVICE void prepare_tiles(int position, int turn) {
         const int buffer = memory_.buffer;
         if (call_.reads) {
-            prepare_rows<A>(memory_.rows(), memory_.staged_rows(buffer), call_.row, position, 0);
+            prepare_rows<A>(memory_.rows(), memory_.staged_rows(buffer), call_.row, position, 0, turn);
             if constexpr (Shape::pair) {
                 prepare_rows<E>(memory_.second_rows(), memory_.staged_second_rows(buffer), call_.second_row, position,
-                                0);
+                                0, turn);
             }
         }
         if (finds_bias()) {
@@ -136,24 +149,27 @@ private:
             memory_.bias()[thread_index()] = memory_.staged_bias()[thread_index()];
         }
         if (!call_.sums) return;
-        prepare_rows<A>(memory_.keys(), memory_.staged_keys(buffer), call_.key, position, 0);
-        prepare_rows<E>(memory_.values(), memory_.staged_values(buffer), call_.value, position, work_.column);
-        if (call_.column != Column::none) write_column(rows_below(live_of(call_.value), position));
+        prepare_rows<A>(memory_.keys(), memory_.staged_keys(buffer), call_.key, position, 0, turn);
+        prepare_rows<E>(memory_.values(), memory_.staged_values(buffer), call_.value, position, work_.column, turn);
+        if (call_.column != Column::none) write_column(rows_below(live_of(call_.value), position), turn);
     }
 
     template <int width, class TileOf>
     LINATTN_DEVICE void prepare_rows(TileOf tile, const Staged& staged, const Operand& operand, int position,
-                                     Int column) const {
+                                     Int column, int turn) const {
         const int live = rows_below(live_of(operand), position);
-        prepare<C, width, threads>(tile, staged, operand, column, live, memory_.staged_normalizer());
+        prepare<C, width, threads>(tile, staged, operand, column, live, memory_.staged_normalizer(),
+                                   exists(operand, turn));
     }
 
     // The column after the slice: its products with the keys give z, with the rows n.
-    LINATTN_DEVICE void write_column(int live) const {
+    LINATTN_DEVICE void write_column(int live, int turn) const {
         const int i = thread_index();
         if (i >= C) return;
         float x[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-        if (i < live) x[0] = call_.column == Column::ones ? 1.0f : memory_.staged_bias()[i];
+        const unsigned char* there = exists(call_.value, turn);
+        if (i < live && (there == nullptr || there[i]))
+            x[0] = call_.column == Column::ones ? 1.0f : memory_.staged_bias()[i];
         memory_.values().write_eight(i, E, x);
     }
 

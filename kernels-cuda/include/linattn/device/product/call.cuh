@@ -64,9 +64,11 @@ struct Product {
     Int heads, sequences, queries, keys;  // `queries` and `keys` are lengths of the tensors
     int group;  // so many neighboring heads share one head of keys; 1: these are heads of keys
     const Int* key_lengths;
+    const unsigned char* mask;  // (B, L)
     const Int* cu_seqlens;
     int slices, segments;
-    bool reads, sums;  // whether there are rows to compute, and keys to add
+    bool reads, sums;       // whether there are rows to compute, and keys to add
+    bool finds_bias_alone;  // the rows are read for h, and have no results
     bool backwards;
     bool rows_are_keys;  // rows are positions of keys: gradients of k and v
     Bias bias;

@@ -55,8 +55,9 @@ private:
         return static_cast<int>((static_cast<u32>(block) * 2654435769u >> 16) * Shape::row_groups >> 16);
     }
 
-    // Rows that are not zero.
+    // Rows that are not zero: those before the first number, less those that a mask leaves out.
     LINATTN_DEVICE int live_rows() const { return call_.rows_are_keys ? work_.place.live_keys : work_.place.rows; }
+    LINATTN_DEVICE bool has_mask() const { return call_.rows_are_keys && call_.mask != nullptr; }
 
     template <bool second>
     LINATTN_DEVICE const Result& result() const {
@@ -107,7 +108,8 @@ private:
         const int row = row_group_ * 16;
         const Int first = work_.column + out_column(0), at = (work_.first_row + position + row) * to.width + first;
         unsigned char* target = static_cast<unsigned char*>(to.data) + at * bytes_of(to.dtype);
-        const bool whole = to.vectors && position + row <= live_rows() - 16 && first + out_tiles * 8 <= to.width;
+        const bool whole =
+            to.vectors && !has_mask() && position + row <= live_rows() - 16 && first + out_tiles * 8 <= to.width;
         if constexpr (parts == 1) {
             if (whole && call_.finish != Finish::derivative) return store_whole<second>(target);
         }
@@ -148,7 +150,7 @@ private:
         float x[8] = {0, 0, 0, 0, 0, 0, 0, 0};
         const Int left = to.width - work_.column - column;
         const int count = left < 8 ? static_cast<int>(left) : 8;
-        if (position < live_rows()) {
+        if (position < live_rows() && (!has_mask() || memory_.exists(turn)[row])) {
             memory_.results(second).read_eight(x, row, column);
             if (!Shape::pair && call_.finish == Finish::derivative) {
                 multiply_derivative(x, position, row, column, count, turn);

@@ -59,7 +59,8 @@ struct ProductShape {
     static constexpr int staged_value = staged_key + staged_a, staged_second = staged_value + staged_e;
     // Normalizers and biases as they are staged, the biases in use, the state's vector, its parts of a chunk.
     static constexpr int vectors = staged_second + (pair ? staged_e : 0);
-    static constexpr int shared_bytes = vectors + 4 * (3 * C + E + threads);
+    // Which keys of a chunk a mask leaves, a byte each, two chunks in turn.
+    static constexpr int exists = vectors + 4 * (3 * C + E + threads), shared_bytes = exists + 2 * C;
     // What passes with a derivative have: what it is taken at, two chunks in turn; and of queries the outputs. They are
     // staged where the memory is there for them.
     static constexpr bool stages_origin = A <= widest_pair && !pair;
@@ -124,6 +125,8 @@ struct ProductMemory {
     LINATTN_DEVICE Staged staged_origin(int turn) const {
         return {shared + Shape::origin + turn * Shape::origins, Shape::E};
     }
+
+    LINATTN_DEVICE unsigned char* exists(int turn) const { return shared + Shape::exists + turn * Shape::C; }
 
     // Float32 vectors.
     LINATTN_DEVICE float* vectors() const { return reinterpret_cast<float*>(shared + Shape::vectors); }

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from linattn_core import registry
-from linattn_core.autocast import without_autocast
+from linattn_core.autocast import is_autocast, without_autocast
 from linattn_core.calls import AttentionCall, Gradients, Output
 from linattn_core.errors import expected
 from linattn_core.operators.library import Flat, merge_arguments, pair, register, split_arguments
@@ -47,7 +47,10 @@ def _run(
     chosen = registry.select(backend, call)
     # A backend that refuses return_normalizer needs no parameter for the normalizer's gradient.
     extra = () if grad_normalizer is None else (grad_normalizer,)
-    return chosen.attention_backward(call, output, grad_out, grad_state, *extra)
+    if not is_autocast(kind := grad_out.device.type):
+        return chosen.attention_backward(call, output, grad_out, grad_state, *extra)
+    with without_autocast(kind):
+        return chosen.attention_backward(call, output, grad_out, grad_state, *extra)
 
 
 def _kernel(*arguments: Any) -> tuple[Tensor, ...]:

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar, get_type_hints
 import torch
 from torch import Tensor
 
-from linattn_core.autocast import autocast_dtype, without_autocast
+from linattn_core.autocast import is_autocast, without_autocast
 from linattn_core.calls import AttentionCall, Gradients, StepCall
 from linattn_core.state import LinearAttentionState
 
@@ -150,7 +150,7 @@ def in_full_precision(kernel: Callable[..., R]) -> Callable[..., R]:
     @functools.wraps(kernel)
     def run(*arguments: Any) -> R:
         kind = arguments[0].device.type
-        if autocast_dtype(kind) is None:  # asking is cheaper than entering the context
+        if not is_autocast(kind):  # asking is cheaper than entering the context
             return kernel(*arguments)
         with without_autocast(kind):
             return kernel(*arguments)

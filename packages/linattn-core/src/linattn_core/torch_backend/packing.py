@@ -17,6 +17,7 @@ from linattn_core.calls import AttentionCall, Gradients, Output
 from linattn_core.state import LinearAttentionState
 from linattn_core.torch_backend.attention import backward, forward
 from linattn_core.torch_backend.tiles import Problem, Upstream
+from linattn_core.values import check_bounds
 
 
 class Bucket(NamedTuple):
@@ -54,6 +55,7 @@ def buckets(call: AttentionCall) -> list[Bucket]:
     """Sorts the sequences that are not empty into buckets of similar length."""
     assert call.cu_seqlens is not None, "only packed sequences are sorted"
     bounds = call.cu_seqlens.tolist()
+    check_bounds(bounds, call.key_length)  # of a GPU, nobody has read them before
     by_size: dict[int, list[int]] = defaultdict(list)
     for i, (start, stop) in enumerate(pairwise(bounds)):
         if stop > start:
