@@ -29,7 +29,12 @@ from linattn_models import (
 )
 from linattn_models.decoding import compile as compiling
 from linattn_models.decoding import torch_step
+from linattn_models.decoding.compiled_decoder import FusedPredictor
 from linattn_models.decoding.graph import CudaGraphRecorder, EagerRecorder, GraphDecoder
+from linattn_models.decoding.predictors import StatefulPredictor
+from linattn_models.decoding.prompts import Prompt
+from linattn_models.decoding.sampling import Sampling
+from linattn_models.heads.filters import Filters
 from linattn_models.state import zero_states
 from tests.models.decoding.decoders import (
     KINDS,
@@ -176,10 +181,10 @@ def test_all_that_a_run_reads_outlives_an_evicted_slot() -> None:
 
     recorder = Releasing()
     decoder = recorded(model_of(MixtureOfLogistics(2, 1, 17)), recorder=recorder)
-    for batch in range(1, 7):
+    for batch in (1, 2, 4, 8, 16, 32):
         decoder.generate(batch, length=2)
         slot = decoder.native._slots[0]
-        if batch == 4:
+        if batch == 8:
             read = {x.data_ptr() for x in (slot._inputs, slot._position, slot._divisor)}
             read |= {x.data_ptr() for x in (slot._waits, slot._uniform, *slot.states[0])}
             assert recorder.released == set()
@@ -198,9 +203,41 @@ def test_slots_are_freed_with_their_owners_and_four_are_kept() -> None:
     del streams, stream
     gc.collect()
     assert not any(slot.reserved for slot in slots)
-    for batch in range(1, 10):
+    for batch in (1, 2, 5, 10, 20):
         decoder.generate(batch, length=3)
-    assert [slot.batch for slot in slots] == [6, 7, 8, 9]
+    assert [slot.size for slot in slots] == [2, 8, 16, 32]
+
+
+def test_few_sizes_are_recorded() -> None:
+    """A batch takes the first rows of a slot that is less than twice as large."""
+    recorder = TapeRecorder()
+    decoder = recorded(long_model(), recorder=recorder)
+    for batch in range(5, 9):
+        decoder.generate(batch, length=3)
+    assert len(recorder.tapes) == 1
+    for batch in (100, 90, 51, 50):
+        decoder.generate(batch, length=3)
+    assert [slot.size for slot in decoder.native._slots] == [8, 100, 64]
+
+
+@torch.no_grad()
+def test_selected_rows_stay_in_the_memory_of_recorded_steps() -> None:
+    """Rows that end and rows that fork: no step copies states in and out."""
+    model = long_model()
+    decoder = recorded(model, recorder=TapeRecorder())
+    assert isinstance(decoder, CompiledDecoder)
+    prompt = Prompt.of(random_tokens(model, 6, 2), LONG)
+    eager, predictor = StatefulPredictor(model, prompt), FusedPredictor(decoder, prompt)
+    sampling = Sampling(0.0, None, Filters(None, None, None))
+    for rows in ([0, 1, 2, 3, 4], [4, 2, 2, 0], [1, 1, 1, 0, 2, 3], [5], [0]):
+        (_, token), (_, expected) = predictor.draw(sampling), eager.draw(sampling)
+        assert torch.equal(token, expected)
+        for each in (eager, predictor):
+            each.select_rows(torch.tensor(rows))
+            each.append(token[rows])
+        assert predictor.state.batch == len(rows)
+        assert decoder.native._slot_of(predictor.state.layers) is not None
+    assert sum(slot.reserved for slot in decoder.native._slots) == 1
 
 
 def test_positions_of_another_number_of_rows_are_refused() -> None:

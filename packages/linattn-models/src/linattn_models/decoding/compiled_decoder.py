@@ -434,6 +434,9 @@ class FusedPredictor:
     def select_rows(self, rows: Tensor) -> None:
         """Forks and drops states."""
         self.parameters, self.state = self.parameters[rows], self.state.index_select(rows)
+        layers = self.decoder.native.reserve(self.state.batch, self)
+        if layers is not None:  # the rows of another slot, or others of the same
+            self.state = _copy_into(cast(tuple[FixedState, ...], layers), self.state)
 
     def read(self, token: Tensor, state: DecodingState) -> DecodingState:
         """One step."""
@@ -441,11 +444,15 @@ class FusedPredictor:
 
     def _reserve(self, state: DecodingState) -> DecodingState:
         """A copy of the state in the memory where the decoder steps it fastest."""
-        layers = self.decoder.empty_states(state.batch, self)
-        for own, other in zip(layers, layers_of(state), strict=True):
-            for x, y in zip(own, other, strict=True):
-                x.copy_(y)
-        return replace(state, layers=layers)
+        return _copy_into(self.decoder.empty_states(state.batch, self), state)
+
+
+def _copy_into(layers: tuple[FixedState, ...], state: DecodingState) -> DecodingState:
+    """The state in the memory of other layers."""
+    for own, other in zip(layers, layers_of(state), strict=True):
+        for x, y in zip(own, other, strict=True):
+            x.copy_(y)
+    return replace(state, layers=layers)
 
 
 def _advance(state: DecodingState, parameters: Tensor | None, count: int = 1) -> DecodingState:

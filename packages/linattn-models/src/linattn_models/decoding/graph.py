@@ -1,9 +1,10 @@
 """Decoding on a GPU: a whole step of a model, recorded once as a CUDA graph and run again.
 
 A graph repeats the recorded launches with the recorded addresses. So a step never reads a number
-from the device, and works in a slot: inputs, states and random numbers for one batch size, in
-tensors at fixed addresses. `generate` reserves a slot and steps in it. Any other state is copied
-into a free slot, stepped, and copied back.
+from the device, and works in a slot: inputs, states and random numbers for a number of rows, in
+tensors at fixed addresses. A batch takes the first rows of a slot that is less than twice as large;
+the others are spare. `generate` reserves a slot and steps in it. Any other state is copied into a
+free slot, stepped, and copied back.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from linattn_models.decoding.torch_step import TorchStep
 _WARM_UPS = 2
 # How many slots without an owner are kept for later steps, each with the memory of its states.
 _FREE_SLOTS = 4
+# Up to so many rows, new slots have a power of two of them: a step of more takes longer with each.
+_FEW_ROWS = 64
 
 Result = TypeVar("Result")
 States = Sequence[DecoderState]
@@ -108,16 +111,24 @@ class GraphDecoder(NativeDecoder):
             if slot is None:
                 self._check(states, position, inputs.shape[0])
                 slot = self._free_slot(inputs.shape[0])
+                slot.take_rows(inputs.shape[0])
             parameters, tokens = slot.step(states, inputs, position, draw)
             if reserved is None:
                 parameters = parameters.clone()  # the slot's next step may be another caller's
             return parameters, None if tokens is None else tokens.clone()
 
     def reserve(self, batch: int, owner: object) -> tuple[DecoderState, ...]:
-        """The states of a slot, which is free again when the owner is garbage collected."""
+        """The states of a slot, which is free again when the owner is garbage collected.
+
+        An owner has one slot: states that it got before are no longer reserved.
+        """
         with self._lock:
+            for slot in self._slots:
+                if slot.owner is not None and slot.owner() is owner:
+                    slot.owner = None
             slot = self._free_slot(batch)
             slot.owner = weakref.ref(owner)
+            slot.take_rows(batch)
             self._recorder.wait()
             return slot.states
 
@@ -134,17 +145,19 @@ class GraphDecoder(NativeDecoder):
 
     def _free_slot(self, batch: int) -> _Slot:
         free = [slot for slot in self._slots if not slot.reserved]
-        for slot in free:
-            if slot.batch == batch:
-                self._slots.remove(slot)
-                self._slots.append(slot)
-                return slot
+        fitting = [slot for slot in free if slot.size == batch or batch <= slot.size < 2 * batch]
+        if fitting:
+            slot = min(fitting, key=lambda slot: slot.size)
+            self._slots.remove(slot)
+            self._slots.append(slot)
+            return slot
         for slot in free[: max(0, len(free) + 1 - _FREE_SLOTS)]:
             self._recorder.release(slot.tensors)
             self._slots.remove(slot)
         # With batch size 0 there is no kernel to record.
         recorder = self._recorder if batch else EagerRecorder()
-        self._slots.append(_Slot(self._torch_step, self._choose, recorder, batch))
+        size = 1 << (batch - 1).bit_length() if 0 < batch <= _FEW_ROWS else batch
+        self._slots.append(_Slot(self._torch_step, self._choose, recorder, size))
         return self._slots[-1]
 
     def _check(self, states: States, position: int | Tensor, batch: int) -> None:
@@ -171,18 +184,18 @@ class GraphDecoder(NativeDecoder):
 
 
 class _Slot:
-    """The tensors that steps of one batch size read and write, and the recorded steps.
+    """The tensors that steps of so many rows read and write, and the recorded steps.
 
     Attributes:
-        batch: the batch size.
-        states: the state of each layer.
+        size: the number of rows.
+        states: the state of each layer, of the rows in use: the first ones.
         owner: the object for which the slot is reserved.
     """
 
     def __init__(
-        self, torch_step: TorchStep, choose: Choose | None, recorder: Recorder, batch: int
+        self, torch_step: TorchStep, choose: Choose | None, recorder: Recorder, size: int
     ) -> None:
-        self.batch = batch
+        self.size = size
         self.owner: weakref.ref[object] | None = None
         self._torch_step = torch_step
         self._choose = choose
@@ -191,8 +204,9 @@ class _Slot:
         self._temperature = 1.0
         # Normal tensors, not inference tensors, so that steps may write them in either mode.
         with torch.inference_mode(False):
-            self.states = torch_step.zeros(batch)
+            self._states = torch_step.zeros(size)
             self._make_inputs(torch_step.device)
+        self.take_rows(size)
 
     @property
     def reserved(self) -> bool:
@@ -202,14 +216,20 @@ class _Slot:
     @property
     def tensors(self) -> list[Tensor]:
         """All tensors that a run may still read or write: states and inputs."""
-        states = [x for state in self.states for x in state]
+        states = [x for state in self._states for x in state]
         return states + [x for x in vars(self).values() if isinstance(x, Tensor)]
+
+    def take_rows(self, batch: int) -> None:
+        """Makes `states` those of the first rows; later steps are of these."""
+        self._batch = batch
+        with torch.inference_mode(False):
+            self.states = tuple(_first_rows(state, batch) for state in self._states)
 
     def noise(self, temperature: float) -> Draw:
         """The tensors of random numbers that the next step reads; None at temperature 0."""
         if temperature == 0:
             return Draw(temperature, None, None)
-        return Draw(temperature, self._waits, self._uniform)
+        return Draw(temperature, self._first(self._waits), self._first(self._uniform))
 
     def step(
         self, states: States, inputs: Tensor, position: int | Tensor, draw: Draw | None
@@ -220,60 +240,63 @@ class _Slot:
             _copy(states, self.states)
         run = self._recording(draw)
         self._put(inputs, position, draw)
-        stepped = run()
+        parameters, tokens = run()
         if states is not self.states:
             with torch.inference_mode():  # outside, torch does not write what was made inside
                 _copy(self.states, states)
-        return stepped
+        return parameters[: self._batch], self._first(tokens)
+
+    def _first(self, x: Tensor | None) -> Tensor | None:
+        return None if x is None else x[: self._batch]
 
     def _make_inputs(self, device: torch.device) -> None:
         tokens = self._torch_step.model.tokens
         if tokens is None:
             embed = self._torch_step.model.norm.weight.shape[0]
-            self._inputs = torch.zeros(self.batch, embed, dtype=torch.float32, device=device)
+            self._inputs = torch.zeros(self.size, embed, dtype=torch.float32, device=device)
         else:
             extra = () if len(tokens.embeddings) == 1 else (len(tokens.embeddings),)
-            self._inputs = torch.zeros(self.batch, *extra, dtype=torch.int64, device=device)
-        self._position = torch.zeros(self.batch, dtype=torch.int64, device=device)
+            self._inputs = torch.zeros(self.size, *extra, dtype=torch.int64, device=device)
+        self._position = torch.zeros(self.size, dtype=torch.int64, device=device)
         self._waits: Tensor | None = None
         self._uniform: Tensor | None = None
         if tokens is None or tokens.sampler is None:
             return
         numbers = partial(torch.ones, dtype=torch.float32, device=device)
         self._divisor = numbers(())
-        self._waits = numbers(self.batch, tokens.sampler.choices)
+        self._waits = numbers(self.size, tokens.sampler.choices)
         if tokens.sampler.kind == "mixture_of_logistics":
-            self._uniform = numbers(self.batch, len(tokens.embeddings))
+            self._uniform = numbers(self.size, len(tokens.embeddings))
 
     def _put(self, inputs: Tensor, position: int | Tensor, draw: Draw | None) -> None:
-        self._inputs.copy_(inputs)
+        self._inputs[: self._batch].copy_(inputs)
         if isinstance(position, int):
             self._position.fill_(position)
         else:
-            self._position.copy_(position)
+            self._position[: self._batch].copy_(position)
         if draw is None or draw.waits is None:
             return
         if draw.temperature != self._temperature:
             self._divisor.fill_(draw.temperature)
             self._temperature = draw.temperature
         for own, other in ((self._waits, draw.waits), (self._uniform, draw.uniform)):
-            if own is not None and other is not None and own is not other:
-                own.copy_(other)
+            if own is not None and other is not None and own.data_ptr() != other.data_ptr():
+                own[: self._batch].copy_(other)
 
     def _recording(self, draw: Draw | None) -> Callable[[], Stepped]:
         """The recorded step of one of three kinds: no draw, likeliest tokens, or random tokens."""
         kind = "parameters" if draw is None else "likeliest" if draw.waits is None else "drawn"
         if kind not in self._recorded:
             # Recording runs steps, which change the states.
-            before = [state.clone() for state in self.states]
+            before = [state.clone() for state in self._states]
             try:
                 self._recorded[kind] = self._recorder.record(partial(self._work, kind))
             finally:
-                _copy(before, self.states)
+                _copy(before, self._states)
         return self._recorded[kind]
 
     def _work(self, kind: str) -> Stepped:
-        parameters = self._torch_step.step(self._inputs, self._position, self.states)
+        parameters = self._torch_step.step(self._inputs, self._position, self._states)
         if kind == "parameters" or self._choose is None:
             return parameters, None
         if kind == "likeliest":
@@ -281,6 +304,12 @@ class _Slot:
         # A tensor, so that a recorded step reads the current value; heads can divide by it.
         temperature = cast(float, self._divisor)
         return parameters, self._choose(parameters, Draw(temperature, self._waits, self._uniform))
+
+
+def _first_rows(state: DecoderState, batch: int) -> DecoderState:
+    """Views of the first rows, as a state of the same kind."""
+    kind = cast(Callable[..., DecoderState], type(state))
+    return kind(*(x[:batch] for x in state))
 
 
 def _copy(source: States, target: States) -> None:
