@@ -207,15 +207,18 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def bench_peers(session: nox.Session) -> None:
-    """Measure against transformers and pytorch-fast-transformers (four minutes to compile) too."""
+    """Measure against other libraries, too; `-- --device cuda` on a GPU, else four minutes more."""
     install_packages(session, "setuptools", "wheel", "transformers", "pytest", "hypothesis")
-    # Isolated, its setup.py would not find torch; with an nvcc in reach, it would compile for CUDA.
-    install(
-        session, "--no-build-isolation", "--no-deps", "pytorch-fast-transformers",
-        env={"PATH": path_without("nvcc")},
-    )  # fmt: skip
-    # The guide's pairs of calls run where the other library is installed: here.
-    session.run("python", "-m", "pytest", "--backend", "cpu", "tests/contract/test_peers.py")
+    if any("cuda" in argument for argument in session.posargs):
+        install(session, "flash-linear-attention")
+    else:
+        # Isolated, its setup.py would not find torch; with an nvcc in reach, it would use that.
+        install(
+            session, "--no-build-isolation", "--no-deps", "pytorch-fast-transformers",
+            env={"PATH": path_without("nvcc")},
+        )  # fmt: skip
+        # The guide's pairs of calls run where the other library is installed: here.
+        session.run("python", "-m", "pytest", "--backend", "cpu", "tests/contract/test_peers.py")
     session.run("python", "-m", "benchmarks", "--peers", *session.posargs)
 
 

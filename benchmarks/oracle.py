@@ -36,7 +36,12 @@ def sample_heads(batch: int, heads: int, most: int = HEADS) -> tuple[Tensor, Ten
 
 
 def linear_rows(
-    query: Tensor, key: Tensor, value: Tensor, rows: Tensor, is_causal: bool = True
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    rows: Tensor,
+    is_causal: bool = True,
+    normalize: bool = True,
 ) -> Tensor:
     """Rows of linear attention with phi = elu + 1 (the paper's equations 8 and 9, or 4 and 5).
 
@@ -44,6 +49,7 @@ def linear_rows(
         query, key: (B, H, N, D) float64. value: (B, H, N, M) float64.
         rows: (R,) positions.
         is_causal: row i sees the keys up to i, not all of them.
+        normalize: False leaves out the division by the normalizer.
 
     Returns:
         (B, H, R, M).
@@ -51,7 +57,8 @@ def linear_rows(
     scores = (F.elu(query[:, :, rows]) + 1) @ (F.elu(key) + 1).mT
     if is_causal:
         scores = scores.masked_fill(_later(scores, rows), 0)
-    return scores @ value / (scores.sum(-1, keepdim=True) + EPS)
+    out = scores @ value
+    return out / (scores.sum(-1, keepdim=True) + EPS) if normalize else out
 
 
 def softmax_rows(

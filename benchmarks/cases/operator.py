@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
 from benchmarks.case import Case
 from benchmarks.cases.methods import attention_case
-from benchmarks.cases.operators import LINEAR, LINEAR_CPU, LINEAR_CUDA, SDPA
-from benchmarks.cases.peers import FAST_TRANSFORMERS
+from benchmarks.cases.operators import LINEAR, LINEAR_CPU, LINEAR_CUDA, LINEAR_TRITON, SDPA
+from benchmarks.cases.peers import (
+    FAST_TRANSFORMERS,
+    FLASH_LINEAR_ATTENTION,
+    FLASH_LINEAR_FUSED,
+)
 from benchmarks.cases.problem import HEADS, Problem, many_heads, passes
 from benchmarks.cases.variants import (
     EXPANDED,
@@ -29,6 +34,9 @@ LONG, USUAL, MIDDLE, SHORT, TINY = 65_536, 16_384, 4_096, 512, 16
 RIVALS = (LINEAR_CPU, LINEAR, FAST_TRANSFORMERS, SDPA)
 BFLOAT16, SHORTEST = f"{LINEAR_CPU}, bfloat16", f"{LINEAR_CPU}, 2 positions"
 FEW_HEADS = 8
+# On a GPU, whose heads fill it or do not.
+ON_GPU = (LINEAR_CUDA, LINEAR_TRITON, FLASH_LINEAR_ATTENTION, FLASH_LINEAR_FUSED, LINEAR)
+GPU_HEADS, GPU_WIDTHS, GPU_DTYPES = (8, 64, 512), (64, 128), (torch.bfloat16, torch.float32)
 BRIEF: dict[str, Any] = {"seconds": 10}
 PEAKS: dict[str, Any] = {"seconds": 45, "peaks": True}
 GPU: dict[str, Any] = {"device": "cuda", "seconds": 1.5, "rounds": (3, 20)}
@@ -111,6 +119,29 @@ def few_heads(backward: bool) -> Case:
     )
 
 
+def make_gpu_case(problem: Problem) -> Case:
+    """Operators side by side on a GPU; softmax attention has no form without the normalizer."""
+    dtype = str(problem.dtype).removeprefix("torch.")
+    kind = "" if problem.normalize else "-not-normalized"
+    names = (*ON_GPU, SDPA) if problem.normalize else ON_GPU
+    what = f"{dtype}-d{problem.width}{kind}"
+    return attention_case(
+        f"operator/{what}-h{problem.heads}/{problem.slug}",
+        f"Causal attention, {problem.passes}, {problem}.",
+        {name: (name, problem) for name in names},
+        ratios=tuple((name, LINEAR_CUDA) for name in names[1:]),
+        **GPU,
+    )
+
+
+def gpu_problems() -> Iterator[Problem]:
+    """Each width and dtype with few heads and many, forward and with gradients."""
+    for width, dtype, normalize in itertools.product(GPU_WIDTHS, GPU_DTYPES, (True, False)):
+        for heads in GPU_HEADS:
+            size = Problem(MIDDLE, 1, heads, width, dtype=dtype, normalize=normalize)
+            yield from passes(size)
+
+
 def arguments(problem: Problem, names: Sequence[str]) -> Case:
     """What a mask, decay and grouped heads cost."""
     costs = ((name, LINEAR_CPU) for name in (MASKED, FIXED, TRAINED) if name in names)
@@ -153,6 +184,7 @@ CASES = (
     *(make_rivals_case(what, problem, **fields) for what, problem, fields in BESIDE_RIVALS),
     bfloat16(),
     *map(few_heads, (False, True)),
+    *map(make_gpu_case, gpu_problems()),
     *(arguments(problem, names) for problem, names in ARGUMENTS),
     *map(short_limits, (at(SHORT, NARROW), at(SHORT, NARROW_BOTH))),
     *(long_limits(name, problem) for name, problem in LIMITS),

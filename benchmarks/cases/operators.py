@@ -15,14 +15,29 @@ import linattn_models
 from benchmarks import oracle
 from benchmarks.case import Settings
 from benchmarks.cases import peers
-from benchmarks.cases.peers import FAST_TRANSFORMERS, FLASH_LINEAR_ATTENTION
+from benchmarks.cases.peers import (
+    FAST_TRANSFORMERS,
+    FLASH_LINEAR_ATTENTION,
+    FLASH_LINEAR_FUSED,
+)
 from benchmarks.cases.problem import Problem
 from linattn_lab.timing import NotMeasured
 
 LINEAR_CPU, LINEAR_CUDA, LINEAR = "linear (cpu)", "linear (cuda)", "linear (torch)"
+LINEAR_TRITON = "linear (triton)"
 SDPA, MATERIALIZED = "softmax SDPA", "softmax, N x N"
 # Our methods, and the backends that they name.
-BACKENDS = {LINEAR_CPU: "cpu", LINEAR_CUDA: "cuda", LINEAR: "reference"}
+BACKENDS = {
+    LINEAR_CPU: "cpu",
+    LINEAR_CUDA: "cuda",
+    LINEAR_TRITON: "triton",
+    LINEAR: "reference",
+}
+# The functions of flash-linear-attention by our names of them.
+FLASH_LINEAR = {
+    FLASH_LINEAR_ATTENTION: "chunk_linear_attn",
+    FLASH_LINEAR_FUSED: "fused_chunk_linear_attn",
+}
 # lsh-X of the paper: X rounds of hashing; the keys are the normalized queries.
 LSH_ROUNDS = {"lsh-1": 1, "lsh-4": 4, "lsh-8": 8}
 BUCKETS, CHUNK = 64, 32
@@ -99,8 +114,8 @@ def build(name: str, problem: Problem, settings: Settings) -> Operator:
         return lsh(LSH_ROUNDS[name], problem)
     if name == FAST_TRANSFORMERS:
         return _fast_transformers(problem, settings)
-    if name == FLASH_LINEAR_ATTENTION:
-        return _flash_linear(problem, settings)
+    if name in FLASH_LINEAR:
+        return _flash_linear(FLASH_LINEAR[name], problem, settings)
     return _softmax(F.scaled_dot_product_attention if name == SDPA else materialize, problem)
 
 
@@ -112,14 +127,17 @@ def require_backend(name: str) -> None:
 
 def linear_rows(problem: Problem) -> Call:
     """The oracle of linear attention."""
-    return lambda _, rows, q, k, v: oracle.linear_rows(q, k, v, rows, problem.causal)
+    return lambda _, rows, q, k, v: oracle.linear_rows(
+        q, k, v, rows, problem.causal, problem.normalize
+    )
 
 
 def _linear(backend: str, problem: Problem) -> Operator:
     require_backend(backend)
     call = partial(
-        linattn_core.linear_attention, is_causal=problem.causal, feature_map="elu", backend=backend
-    )
+        linattn_core.linear_attention, is_causal=problem.causal, feature_map="elu",
+        normalize=problem.normalize, backend=backend,
+    )  # fmt: skip
     return Operator(call, linear_rows(problem))
 
 
@@ -185,15 +203,16 @@ def _fast_transformers(problem: Problem, settings: Settings) -> Operator:
     return Operator(call, linear_rows(problem), length_first=True)
 
 
-def _flash_linear(problem: Problem, settings: Settings) -> Operator:
-    chunk = peers.load("fla.ops.linear_attn", settings).chunk_linear_attn
+def _flash_linear(function: str, problem: Problem, settings: Settings) -> Operator:
+    attend = getattr(peers.load("fla.ops.linear_attn", settings), function)
     if not problem.causal:
         raise NotMeasured("it is causal only")
 
     # Its feature maps are modules outside the operator, elu + 1 in the dtype of the inputs.
     def call(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         out: Tensor
-        out, _ = chunk(F.elu(query) + 1, F.elu(key) + 1, value, scale=1.0, normalize=True)
+        phi_q, phi_k = F.elu(query) + 1, F.elu(key) + 1
+        out, _ = attend(phi_q, phi_k, value, scale=1.0, normalize=problem.normalize)
         return out
 
     return Operator(call, linear_rows(problem), length_first=True)

@@ -10,6 +10,7 @@ from linattn_lab.timing import NotMeasured
 
 FAST_TRANSFORMERS = "fast-transformers"
 FLASH_LINEAR_ATTENTION = "flash-linear-attention"
+FLASH_LINEAR_FUSED = "flash-linear-attention, fused"
 
 
 def load(name: str, settings: Settings) -> types.ModuleType:

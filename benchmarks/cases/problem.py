@@ -20,6 +20,7 @@ class Problem:
     Args:
         width: of queries, keys and values.
         backward: whether the backward pass is measured too.
+        normalize: whether linear attention divides by its normalizer.
     """
 
     length: int
@@ -30,6 +31,7 @@ class Problem:
     backward: bool = False
     dtype: torch.dtype = torch.float32
     device: Device = "cpu"
+    normalize: bool = True
 
     def __str__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")

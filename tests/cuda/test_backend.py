@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from contextlib import nullcontext
-from types import SimpleNamespace
+from types import FrameType, ModuleType, SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,13 +15,14 @@ from linattn_core import (
     LinearAttentionState,
     backends,
     explain,
+    linear_attention,
 )
 from linattn_core.calls import AttentionCall, StepCall
 from linattn_core.registry import installed_backends
 from linattn_cuda import backend, device
 from linattn_cuda.backend import CudaBackend
 from linattn_cuda.device import Gpu
-from tests.cuda.emulated import H100, EmulatedBackend
+from tests.cuda.emulated import H100, WALKING, EmulatedBackend
 
 X = torch.zeros(1, 2, 8, 64)
 CALL = AttentionCall(X, X, X, True, requires_grad=True)
@@ -167,6 +169,48 @@ def test_a_gpu_takes_all_heads_up_to_its_widest(
             accepted.append(width)
 
     assert accepted == [x for x in (1, 32, 33, 64, 65, 128) if x <= widest]
+
+
+def test_native_code_reads_a_call_once(emulation: ModuleType) -> None:
+    """Of each size, the first call also asks for a plan."""
+    asked: list[str] = []
+
+    class Recording:
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith(("attention_", "best_", "forward_", "backward_")):
+                asked.append(name)
+            return getattr(emulation, name)
+
+    backend = EmulatedBackend(native=cast(ModuleType, Recording()))
+    backend.segments = None
+    plain = CALL._replace(requires_grad=False)
+    for call in (plain, plain, CALL._replace(is_causal=False), plain):
+        asked.append("|")
+        assert backend.refuses(call) is None
+        backend.attention(call)
+    planned = ["best_segments", "forward_workspace", "attention_forward"]
+    assert asked == [
+        "|", *planned, "|", "attention_forward", "|", *planned, "|", "attention_forward",
+    ]  # fmt: skip
+
+
+def test_a_call_crosses_few_functions(emulation: object) -> None:
+    """The host's time limits short calls on a GPU. Those of torch and Python are not counted."""
+    x = torch.zeros(1, 2, 8, 16, dtype=torch.bfloat16)
+    crossed: list[str] = []
+
+    def profile(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and "/linattn_" in frame.f_code.co_filename:
+            crossed.append(frame.f_code.co_name)
+
+    for _ in range(2):
+        crossed.clear()
+        sys.setprofile(profile)
+        try:
+            linear_attention(x, x, x, is_causal=True, backend=WALKING)
+        finally:
+            sys.setprofile(None)
+    assert len(crossed) <= 26, crossed
 
 
 ALL = "nvcc 13.0 for sm 75, 80, 90, 100, 120, PTX 120"

@@ -93,7 +93,11 @@ def best_segments(call: AttentionCall, *, derivatives: bool = False, gpu: Gpu = 
     """What a backend chooses that is free to."""
     backend = EmulatedBackend(gpu)
     backend.segments = None
-    segments: int = backend._attention_fields(call, derivatives=derivatives)["segments"]
+    fields = backend._attention_fields(call)
+    if derivatives:
+        fields["grad_initial"] = (0, 0)
+    backend._add_plan(call, fields, derivatives=derivatives)
+    segments: int = fields["segments"]
     return segments
 
 

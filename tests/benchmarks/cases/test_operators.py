@@ -21,6 +21,7 @@ from benchmarks.cases.problem import Problem, many_heads, passes
 from benchmarks.cases.variants import VARIANTS, variant_fault
 from benchmarks.results import MEASURED
 from benchmarks.runner import run_case
+from linattn_core import linear_attention
 from linattn_lab.timing import NotMeasured
 from tests.benchmarks.helpers import LIMITS, QUICK, make_or_skip
 
@@ -65,6 +66,27 @@ def test_an_operator_that_sees_later_keys_fails_its_check() -> None:
     operator = operators.build(operators.LINEAR, whole, QUICK)
     assert fault(operator) is None
     assert fault(dataclasses.replace(operator, exact=operators.linear_rows(PROBLEM))) is not None
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("name", operators.FLASH_LINEAR)
+def test_both_forms_of_flash_linear_attention_take_part(
+    name: str, normalize: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a stand-in for the library, in its layout; also where nothing is divided."""
+
+    def attend(*tensors: Tensor, scale: float, normalize: bool) -> tuple[Tensor, None]:
+        out = linear_attention(
+            *(scale * x.transpose(1, 2) for x in tensors),
+            is_causal=True, feature_map="identity", normalize=normalize, backend="reference",
+        )  # fmt: skip
+        return out.transpose(1, 2), None
+
+    library = SimpleNamespace(**{operators.FLASH_LINEAR[name]: attend})
+    monkeypatch.setattr(peers, "load", lambda *_: library)
+    problem = dataclasses.replace(PROBLEM, backward=True, normalize=normalize)
+    for each in (name, operators.LINEAR):
+        assert operator_method(operators.build(each, problem, QUICK), problem).check() is None
 
 
 def test_a_wrong_output_or_gradient_fails_the_check() -> None:

@@ -98,38 +98,6 @@ LINATTN_DEVICE void stage_vectors(const Staged& staged, const unsigned char* sou
     }
 }
 
-// Rows whose numbers of two bytes are neighbors, at any address: eight at a time, mostly by words of four bytes.
-template <int rows, int width, int threads>
-LINATTN_DEVICE void stage_neighbors(const Staged& staged, const unsigned char* source, Int stride, int columns,
-                                    int count) {
-    constexpr int per_row = width / 8;
-    LINATTN_UNROLL_NONE
-    for (int i = thread_index(); i < rows * per_row; i += threads) {
-        const int row = i / per_row, first = i % per_row * 8, there = row < count ? columns - first : 0;
-        const u16* numbers = reinterpret_cast<const u16*>(source + row * stride) + first;
-        Quad eight = {};
-        if (there < 8) {
-            LINATTN_UNROLL
-            for (int k = 0; k < 7; ++k) {
-                if (k < there) eight.words[k / 2] |= static_cast<u32>(numbers[k]) << (k % 2 * 16);
-            }
-        } else if (reinterpret_cast<unsigned long long>(numbers) % 4 == 0) {
-            LINATTN_UNROLL
-            for (int k = 0; k < 4; ++k) eight.words[k] = reinterpret_cast<const u32*>(numbers)[k];
-        } else {
-            u32 low = numbers[0];
-            LINATTN_UNROLL
-            for (int k = 0; k < 3; ++k) {
-                const u32 word = reinterpret_cast<const u32*>(numbers + 1)[k];
-                eight.words[k] = low | word << 16;
-                low = word >> 16;
-            }
-            eight.words[3] = low | static_cast<u32>(numbers[7]) << 16;
-        }
-        *reinterpret_cast<Quad*>(staged.data + (row * staged.pitch + first) * 2) = eight;
-    }
-}
-
 // Rows of any strides, a number at a time.
 template <int rows, int width, int threads>
 LINATTN_DEVICE void stage_numbers(const Staged& staged, const Operand& operand, const unsigned char* source,
@@ -150,9 +118,7 @@ LINATTN_DEVICE void stage_numbers(const Staged& staged, const Operand& operand, 
 template <int rows, int width, int threads, int parts>
 LINATTN_DEVICE void stage(const Staged& staged, const Operand& operand, const unsigned char* source, int columns,
                           int count) {
-    if (!operand.vectors && operand.tensor.dim == 1 && (parts == 1 || operand.dtype != Dtype::float32)) {
-        stage_neighbors<rows, width, threads>(staged, source, operand.tensor.position * 2, columns, count);
-    } else if (!operand.vectors) {
+    if (!operand.vectors) {
         stage_numbers<rows, width, threads>(staged, operand, source, columns, count);
     } else if (parts == 1 || operand.dtype != Dtype::float32) {
         const Int stride = operand.tensor.position * 2;

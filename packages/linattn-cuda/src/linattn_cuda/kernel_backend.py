@@ -9,7 +9,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,6 +34,17 @@ LONGEST = 2**31 - 1
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
+# Plans that a backend keeps: lengths may differ from call to call.
+_MOST_PLANS = 4_096
+
+
+class _Plan(NamedTuple):
+    """The pieces that each sequence is cut into, and bytes of the workspace."""
+
+    segments: int
+    workspace: int
+
+
 class KernelBackend(ABC):
     """Runs calls by the kernels of one build; its promises are those of `protocols.Backend`.
 
@@ -55,6 +66,16 @@ class KernelBackend(ABC):
     def _fields(self) -> Fields:
         return Fields(self.native)
 
+    @functools.cached_property
+    def _answers(self) -> dict[tuple[Any, ...], str | None]:
+        """What `refuses` answered, by all that it depends on."""
+        return {}
+
+    @functools.cached_property
+    def _plans(self) -> dict[tuple[Any, ...], _Plan]:
+        """How calls are launched, by all that it depends on."""
+        return {}
+
     def unusable(self) -> str | None:
         """None where kernels run on this machine, or the reason as a sentence."""
         return None
@@ -73,6 +94,18 @@ class KernelBackend(ABC):
 
     def refuses(self, call: AttentionCall | StepCall) -> str | None:
         """Memory off the GPU, `log_decay`, float64, old GPUs, heads too wide, 2^31 positions."""
+        query, value = call.query, call.value
+        longest = max(query.shape[2], call.key.shape[2]) if isinstance(call, AttentionCall) else 0
+        key = (
+            type(call), query.device, query.dtype, value.dtype, query.shape[-1], value.shape[-1],
+            call.log_decay is None, longest if longest > LONGEST else 0,
+            self._precision() if torch.float32 in (query.dtype, value.dtype) else None,
+        )  # fmt: skip
+        if key not in self._answers:
+            self._answers[key] = self._find_refusal(call)
+        return self._answers[key]
+
+    def _find_refusal(self, call: AttentionCall | StepCall) -> str | None:
         reason = self.refuses_device(call.device)
         if reason is not None:
             return reason
@@ -130,12 +163,14 @@ class KernelBackend(ABC):
         state = new_state(call, torch.float32)
         with self.launching(value.device) as stream:
             fields = self._attention_fields(call)
-            fields["initial"] = addresses(call.initial_state)
-            fields["last"] = addresses(state)
+            if call.initial_state is not None:
+                fields["initial"] = addresses(call.initial_state)
+            if state is not None:
+                fields["last"] = addresses(state)
             fields["out"] = out.data_ptr()
             fields["normalizer"] = normalizer.data_ptr()
-            workspace = _workspace(self.native.forward_workspace(fields), value)
-            fields["workspace"] = address(workspace)
+            workspace = self._add_plan(call, fields, derivatives=False)
+            fields["workspace"] = 0 if workspace is None else workspace.data_ptr()
             fields["stream"] = stream
             self.native.attention_forward(fields)
         return Output(out, normalizer, state)
@@ -155,7 +190,7 @@ class KernelBackend(ABC):
         state = call.initial_state if call.is_causal else contiguous(output.state)
         gradients = _of_query_heads(new_gradients(call, call.wanted_gradients), call)
         with self.launching(call.device) as stream:
-            fields = self._attention_fields(call, derivatives=True)
+            fields = self._attention_fields(call)
             fields["grad_out"] = address_and_strides(grad_out)
             fields["grad_normalizer"] = address(grad_normalizer)
             fields["grad_last"] = addresses(grad_state)
@@ -166,8 +201,8 @@ class KernelBackend(ABC):
             fields["grad_key"] = address(gradients.key)
             fields["grad_value"] = address(gradients.value)
             fields["grad_initial"] = addresses(gradients.initial_state)
-            workspace = _workspace(self.native.backward_workspace(fields), call.value)
-            fields["workspace"] = address(workspace)
+            workspace = self._add_plan(call, fields, derivatives=True)
+            fields["workspace"] = 0 if workspace is None else workspace.data_ptr()
             fields["stream"] = stream
             self.native.attention_backward(fields)
         return _of_key_heads(gradients, call)
@@ -187,16 +222,44 @@ class KernelBackend(ABC):
         mark_written(*call.state)
         return out
 
-    def _attention_fields(
-        self, call: AttentionCall, *, derivatives: bool = False
-    ) -> dict[str, Any]:
+    def _attention_fields(self, call: AttentionCall) -> dict[str, Any]:
         fields = self._fields.attention(call)
-        fields["mask"] = address(call.attn_mask)
-        fields["precision"] = self._precision()
-        fields["segments"] = self.segments or self.native.best_segments(
-            fields, derivatives, self._side_by_side(call, derivatives)
-        )
+        mask = call.attn_mask
+        fields["mask"] = 0 if mask is None else mask.data_ptr()
+        full = torch.float32 in (call.query.dtype, call.value.dtype)
+        fields["precision"] = self._precision() if full else self.native.Precision.highest
         return fields
+
+    def _add_plan(
+        self, call: AttentionCall, fields: dict[str, Any], *, derivatives: bool
+    ) -> Tensor | None:
+        """Adds the segments, and returns the workspace.
+
+        Native code reads the fields for a plan only where none is kept for calls of these sizes.
+        """
+        query, value = call.query, call.value
+        states = tuple(map(bool, fields["grad_initial"])) if derivatives else None
+        key = (
+            query.shape, call.key.shape[1:3], value.shape[3], query.dtype, value.dtype,
+            query.device, call.is_causal, fields["sequences"], fields["precision"], states,
+            self.segments,
+        )  # fmt: skip
+        plan = self._plans.get(key)
+        if plan is None:
+            if len(self._plans) >= _MOST_PLANS:
+                self._plans.clear()
+            plan = self._plans[key] = self._make_plan(call, fields, derivatives)
+        fields["segments"], nbytes = plan
+        return value.new_empty(nbytes, dtype=torch.uint8) if nbytes else None
+
+    def _make_plan(self, call: AttentionCall, fields: dict[str, Any], derivatives: bool) -> _Plan:
+        native, segments = self.native, self.segments
+        if segments is None:
+            side_by_side = self._side_by_side(call, derivatives)
+            sizes = self._attention_fields(call)
+            segments = native.best_segments(sizes, derivatives, side_by_side)
+        count = native.backward_workspace if derivatives else native.forward_workspace
+        return _Plan(segments, count({**fields, "segments": segments}))
 
     def _side_by_side(self, call: AttentionCall, derivatives: bool) -> int:
         """Blocks that the GPU, now the current one, runs at once of the call's widest kernel."""
@@ -248,7 +311,3 @@ def _map_shared(
         value=None if value is None else change(value),
         initial_state=None if initial is None else LinearAttentionState(*map(change, initial)),
     )
-
-
-def _workspace(nbytes: int, like: Tensor) -> Tensor | None:
-    return like.new_empty(nbytes, dtype=torch.uint8) if nbytes else None
