@@ -45,7 +45,7 @@ class Kernel(NamedTuple):
 # Products of which a multiprocessor runs one block at a time: float16 and float32 beyond 128 dims.
 ALONE = re.compile(r"ProductShapeILi[23]ELi256E")
 # Most bytes that a thread may spill.
-MOST_SPILLED = 64
+MOST_SPILLED = 72
 _FUNCTION = re.compile(r"Function\s*:?\s*(\w+)")
 _USED = re.compile(r"REG:(\d+) STACK:(\d+) .*LOCAL:(\d+)")
 
