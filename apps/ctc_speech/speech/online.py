@@ -1,0 +1,269 @@
+"""A recognizer for speech as it arrives, with the calls that users of sherpa-onnx know.
+
+recognizer = OnlineRecognizer(load_run(folder))
+stream = recognizer.create_stream()
+stream.accept_waveform(16_000, samples)           # any number of times, any number of samples
+while recognizer.is_ready(stream):
+    recognizer.decode([stream])                   # or many streams at once
+print(recognizer.result(stream).text)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from linattn_core.errors import expected
+from linattn_models.ctc import (
+    BLANK,
+    AlignedPhone,
+    BeamSearch,
+    CTCTransformer,
+    StreamState,
+    initial_stream_state,
+    stream_flush,
+    stream_step,
+)
+from speech.decoding import Search
+from speech.features import STEP_SECONDS, Frames
+from speech.frame_stream import FrameStream
+from speech.models import TrainedRun
+from speech.running import Prior, RunningNorm
+
+
+@dataclass(frozen=True)
+class EndpointRules:
+    """When an utterance has ended, in seconds.
+
+    Attributes:
+        silence: without any phone.
+        pause: after the last phone.
+        longest: of an utterance, also in the middle of a word.
+    """
+
+    silence: float = 2.4
+    pause: float = 1.2
+    longest: float = 20.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a stream has said since the last reset.
+
+    Attributes:
+        tokens: the phones.
+        times: start and end of each, in seconds since the stream began.
+        confidence: geometric mean of the phones' probabilities; 1 without phones.
+        segment: how many resets came before.
+        is_final: whether no later audio changes it: the input has ended and all of it is decoded.
+    """
+
+    tokens: tuple[str, ...]
+    times: tuple[tuple[float, float], ...]
+    confidence: float
+    segment: int
+    is_final: bool
+
+    @property
+    def text(self) -> str:
+        """The phones on one line."""
+        return " ".join(self.tokens)
+
+
+class OnlineStream:
+    """The audio of one person, and what is known of it; made by `create_stream`."""
+
+    def __init__(self, prior: Prior, state: StreamState, search: BeamSearch) -> None:
+        self.state = state
+        self.search = search
+        self.segment = 0
+        self.final: list[AlignedPhone] = []  # phones of the segment that are not in the search
+        self.num_frames = 0  # output frames so far
+        self.begin = 0  # the first output frame of the segment
+        self.is_finished = False
+        self.unfinished = BLANK  # the phone during which the segment began
+        self._audio = FrameStream()
+        self._norm = RunningNorm(prior)
+        self._pending: list[Frames] = []
+
+    def accept_waveform(self, rate: int, samples: np.ndarray) -> None:
+        """Takes more samples.
+
+        Args:
+            rate: samples a second, the same in all calls of a stream.
+            samples: (n,) in -1..1, any n.
+
+        Raises:
+            ValueError: another rate than before, NaN or very large samples, several channels, or
+                audio after `input_finished`.
+        """
+        if self.is_finished:
+            advice = "make another stream"
+            raise ValueError(expected("the stream", "open", "after input_finished", advice))
+        self._take(self._audio.accept(rate, samples))
+
+    def input_finished(self) -> None:
+        """Says that no more samples come, so that the rest is decoded, too."""
+        if not self.is_finished:
+            self._take(self._audio.finish())
+            self.is_finished = True
+
+    @property
+    def num_pending(self) -> int:
+        """Frames that are not decoded yet."""
+        return sum(map(len, self._pending))
+
+    def next_frames(self, count: int) -> Tensor:
+        """The next frames (at most `count`, 40), taken out of those that wait."""
+        whole = np.concatenate(self._pending)
+        self._pending = [whole[count:]]
+        return torch.from_numpy(whole[:count])
+
+    def _take(self, frames: Frames) -> None:
+        if len(frames):
+            self._pending.append(self._norm(frames))
+
+
+class OnlineRecognizer:
+    """Decodes streams of speech chunk by chunk.
+
+    Args:
+        run: of the preset streaming.
+        search: beam and language model.
+        chunk: output frames of a chunk, of 40 ms each; 8 are 320 ms. More is later, and better.
+        endpoints: when an utterance has ended.
+
+    Raises:
+        ValueError: a run of another preset, or numbers out of range.
+    """
+
+    def __init__(
+        self,
+        run: TrainedRun,
+        search: Search,
+        chunk: int = 8,
+        endpoints: EndpointRules | None = None,
+    ) -> None:
+        prior, model = run.prior, run.model
+        streams = isinstance(model, CTCTransformer) and model.config.transformer.is_causal
+        if prior is None or not streams or not isinstance(model, CTCTransformer):
+            advice = "train one with --preset streaming"
+            raise ValueError(expected("the run", "one that streams", run.label, advice))
+        if chunk < 1:
+            raise ValueError(expected("chunk", "a number of at least 1", chunk))
+        self.model, self.prior, self.inventory = model, prior, run.inventory
+        self.chunk = chunk
+        self.endpoints = endpoints or EndpointRules()
+        self.frame_seconds = STEP_SECONDS * model.config.subsampling
+        self._frames = chunk * model.config.subsampling
+        self._start = initial_stream_state(model)
+        self._search = search
+
+    def create_stream(self) -> OnlineStream:
+        """A stream without audio."""
+        return OnlineStream(self.prior, self._start, self._new_search())
+
+    def is_ready(self, stream: OnlineStream) -> bool:
+        """Whether `decode` has something to do: a whole chunk, or the rest of a finished input."""
+        return stream.num_pending >= self._frames or (stream.is_finished and stream.num_pending > 0)
+
+    def decode(self, streams: Sequence[OnlineStream]) -> None:
+        """One chunk of each stream that is ready, all in one batch."""
+        ready = [stream for stream in streams if self.is_ready(stream)]
+        # The last chunk ends a stream, also where it is whole.
+        last = [x for x in ready if x.is_finished and x.num_pending <= self._frames]
+        others = [x for x in ready if not (x.is_finished and x.num_pending <= self._frames)]
+        if others:
+            frames = torch.stack([x.next_frames(self._frames) for x in others])
+            states = StreamState.cat([x.state for x in others])
+            outputs, states = stream_step(self.model, frames, states)
+            for row, stream in enumerate(others):
+                stream.state = states.index_select(torch.tensor([row]))
+                self._search_frames(stream, outputs[row])
+        if last:
+            pieces = [x.next_frames(self._frames) for x in last]
+            lengths = torch.tensor([len(piece) for piece in pieces])
+            states = StreamState.cat([x.state for x in last])
+            padded = pad_sequence(pieces, batch_first=True)
+            outputs = stream_flush(self.model, padded, states, lengths)
+            ends = self.model.output_lengths(lengths).tolist()
+            for stream, own, end in zip(last, outputs, ends, strict=True):
+                self._search_frames(stream, own[:end])
+
+    def result(self, stream: OnlineStream) -> Result:
+        """What was said since the last reset; later audio may change the newest phones."""
+        phones = self._phones(stream)
+        step = self.frame_seconds
+        logarithms = [math.log(max(phone.confidence, 1e-30)) for phone in phones]
+        return Result(
+            tokens=tuple(self.inventory[phone.phone - 1] for phone in phones),
+            times=tuple((x.first * step, (x.last + 1) * step) for x in phones),
+            confidence=math.exp(sum(logarithms) / len(phones)) if phones else 1.0,
+            segment=stream.segment,
+            is_final=stream.is_finished and not stream.num_pending,
+        )
+
+    def is_endpoint(self, stream: OnlineStream) -> bool:
+        """Whether an utterance has ended, by the rules."""
+        phones = self._phones(stream)
+        length = (stream.num_frames - stream.begin) * self.frame_seconds
+        if length >= self.endpoints.longest:
+            return True
+        if not phones:
+            return length >= self.endpoints.silence
+        pause = (stream.num_frames - 1 - phones[-1].last) * self.frame_seconds
+        return pause >= self.endpoints.pause
+
+    def reset(self, stream: OnlineStream) -> None:
+        """Begins the next segment; the audio goes on, and the model remembers what it heard.
+
+        A phone that goes on across the reset is in the segment where it began.
+        """
+        phones = self._phones(stream)
+        goes_on = phones and phones[-1].last == stream.num_frames - 1
+        stream.unfinished = phones[-1].phone if goes_on else BLANK
+        stream.search, stream.final = self._new_search(), []
+        stream.begin, stream.segment = stream.num_frames, stream.segment + 1
+
+    def _search_frames(self, stream: OnlineStream, outputs: Tensor) -> None:
+        if stream.unfinished != BLANK:
+            outputs = _end_phone(outputs, stream)
+        stream.num_frames += len(outputs)
+        stream.search.feed(outputs)
+        stream.final += _shift(stream.search.commit(), stream.begin)
+
+    def _phones(self, stream: OnlineStream) -> list[AlignedPhone]:
+        best = stream.search.result()
+        return stream.final + (_shift(best[0].phones, stream.begin) if best else [])
+
+    def _new_search(self) -> BeamSearch:
+        decoding = self._search.decoding
+        return BeamSearch(
+            len(self.inventory) + 1,
+            beam=decoding.beam,
+            lm=self._search.lm,
+            lm_weight=decoding.lm_weight,
+            insertion_bonus=decoding.bonus,
+        )
+
+
+def _shift(phones: Sequence[AlignedPhone], frames: int) -> list[AlignedPhone]:
+    return [AlignedPhone(x.phone, x.first + frames, x.last + frames, x.confidence) for x in phones]
+
+
+def _end_phone(outputs: Tensor, stream: OnlineStream) -> Tensor:
+    """The outputs with blanks for the frames that belong to the phone of the segment before."""
+    others = (outputs.argmax(1) != stream.unfinished).nonzero()
+    count = int(others[0]) if len(others) else len(outputs)
+    if len(others):
+        stream.unfinished = BLANK
+    outputs = outputs.clone()
+    outputs[:count] = -torch.inf
+    outputs[:count, BLANK] = 0.0
+    return outputs

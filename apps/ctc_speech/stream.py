@@ -1,0 +1,141 @@
+"""Recognize phones while a person talks: from a file, from standard input or from a microphone.
+
+    python apps/ctc_speech/stream.py --run RUN FILE FILE
+    python apps/ctc_speech/stream.py --run RUN --microphone
+    sox FILE -t raw -e signed -b 16 -c 1 -r 16k - | python apps/ctc_speech/stream.py --run RUN -
+
+The run is one of train.py --preset streaming. Each utterance is a line with its start and end in
+seconds; on a terminal the line is redrawn while it grows. --chunk 4, 8 or 16 hears 160, 320 or
+640 ms before it answers. A microphone needs the package sounddevice.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":
+    import linattn_lab.startup
+    import linattn_lab.threads  # noqa: F401
+
+import dataclasses
+import itertools
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import tyro
+
+from linattn_core.errors import expected
+from linattn_lab.script import parse_flags, require_at_least, run_script
+from speech.audio import RATE, Samples, read_audio
+from speech.decoding import BeamFlags, Decoding, build_search
+from speech.models import load_run
+from speech.online import EndpointRules, OnlineRecognizer, Result
+from speech.sources import File
+
+PIECE_SECONDS = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Flags:
+    """Which audio, by which run."""
+
+    files: tyro.conf.Positional[tuple[Path, ...]]
+    """The recordings; - for 16-bit samples on standard input."""
+    run: Path
+    """Folder of the run that train.py made."""
+    search: Annotated[BeamFlags, tyro.conf.arg(name="")]
+    chunk: int = 8
+    """Frames of 40 ms that are heard before an answer."""
+    rate: int = RATE
+    """Samples a second, of standard input and of the microphone."""
+    microphone: bool = False
+    """Listen to the microphone until Ctrl-C."""
+    average: int = 1
+    """How many of the newest checkpoints the weights are the mean of."""
+    pause: float = EndpointRules.pause
+    """Seconds without a phone that end an utterance."""
+
+
+def main(flags: Flags) -> None:
+    """Prints the utterances of every source."""
+    require_at_least(flags, {"average": 1, "chunk": 1, "rate": 1})
+    flags.search.check()
+    if bool(flags.files) == flags.microphone:
+        got = "both" if flags.microphone else "neither"
+        raise ValueError(expected("FILE", "recordings, or --microphone", got))
+    run = load_run(flags.run, flags.average)
+    decoding = Decoding(decoder="beam", **vars(flags.search))
+    search = build_search(decoding, [], run.inventory)
+    rules = EndpointRules(pause=flags.pause)
+    recognizer = OnlineRecognizer(run, search, flags.chunk, rules)
+    if flags.microphone:
+        show(recognizer, listen(flags.rate), flags.rate)
+    for path in flags.files:
+        if str(path) == "-":
+            show(recognizer, read_stdin(flags.rate), flags.rate)
+        else:
+            show(recognizer, cut(read_audio(File(path), channels=run.features.channels)), RATE)
+
+
+def show(recognizer: OnlineRecognizer, pieces: Iterator[Samples], rate: int) -> None:
+    """Prints a line for each utterance, redrawn on a terminal while it grows."""
+    stream = recognizer.create_stream()
+    redraw = sys.stdout.isatty()
+    for piece in itertools.chain(pieces, [None]):
+        if piece is None:
+            stream.input_finished()
+        else:
+            stream.accept_waveform(rate, piece)
+        while recognizer.is_ready(stream):
+            recognizer.decode([stream])
+            if recognizer.is_endpoint(stream):
+                print_result(recognizer.result(stream), "\r" * redraw, "\n")
+                recognizer.reset(stream)
+            elif redraw:
+                print_result(recognizer.result(stream), "\r\x1b[K", "")
+    print_result(recognizer.result(stream), "\r" * redraw, "\n")
+
+
+def print_result(result: Result, before: str, after: str) -> None:
+    """One line: start, end, phones, confidence; nothing where nothing was said."""
+    if result.tokens:
+        start, end = result.times[0][0], result.times[-1][1]
+        line = f"{start:8.2f} {end:8.2f}  {result.confidence:.2f}  {result.text}"
+        print(before + line, end=after, flush=True)
+
+
+def cut(samples: Samples) -> Iterator[Samples]:
+    """The samples in pieces, as they would arrive."""
+    size = round(PIECE_SECONDS * RATE)
+    return (samples[begin : begin + size] for begin in range(0, len(samples), size))
+
+
+def read_stdin(rate: int) -> Iterator[Samples]:
+    """16-bit samples of one channel, as they arrive."""
+    size, rest = 2 * max(1, round(PIECE_SECONDS * rate)), b""
+    while piece := sys.stdin.buffer.read1(size):
+        piece = rest + piece
+        whole = len(piece) // 2 * 2
+        rest = piece[whole:]
+        yield np.frombuffer(piece[:whole], "<i2").astype(np.float32) / np.float32(32_768)
+
+
+def listen(rate: int) -> Iterator[Samples]:
+    """What a microphone hears, until Ctrl-C."""
+    try:
+        import sounddevice
+    except (ImportError, OSError) as error:
+        advice = "pip install sounddevice, and the library PortAudio"
+        raise ValueError(expected("--microphone", "sounddevice", error, advice)) from None
+    size = round(PIECE_SECONDS * rate)
+    with sounddevice.InputStream(samplerate=rate, channels=1, dtype="float32") as device:
+        try:
+            while True:
+                yield device.read(size)[0][:, 0]
+        except KeyboardInterrupt:
+            return
+
+
+if __name__ == "__main__":
+    run_script(lambda: main(parse_flags(Flags, description=__doc__)))

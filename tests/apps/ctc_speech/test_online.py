@@ -1,0 +1,142 @@
+"""A stream says what the whole recording says, alone or beside others; bad input is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from linattn_models.ctc import CTCTransformer, ctc_beam_search
+from speech.audio import resample
+from speech.decoding import Decoding, Search
+from speech.features import filterbank
+from speech.frame_stream import FrameStream
+from speech.models import TrainedRun, build_model
+from speech.online import EndpointRules, OnlineRecognizer, OnlineStream
+from speech.presets import smoke
+from speech.running import Prior, RunningNorm
+from tests.apps.app_scripts import Script
+from tests.apps.ctc_speech.conftest import smoke_flags, tone
+
+PRIOR = Prior((10.0,) * 40, (9.0,) * 40)
+
+
+def babble(seconds: float, seed: int = 0) -> np.ndarray:
+    """Bursts of tones and pauses, (samples,) float32 at 16 kHz."""
+    draws = np.random.default_rng(seed)
+    parts = [tone(draws.uniform(200, 4_000), 0.1) for _ in range(round(10 * seconds))]
+    return np.concatenate([x * np.float32(draws.integers(0, 2)) for x in parts])
+
+
+@pytest.fixture(scope="module")
+def run() -> TrainedRun:
+    """A run with random weights that answers with many phones, of which it is sure."""
+    torch.manual_seed(0)
+    recipe = smoke("linear").__class__(
+        **{**vars(smoke("linear")), "chunk": 4, "normalize": "running", "num_layers": 2}
+    )
+    model = build_model(recipe, 5).eval()
+    with torch.no_grad():
+        model.output.weight.mul_(60)
+    described = {"inventory": list("ABCDE"), "normalize": "running", "channels": "average"}
+    prior = {"mean": PRIOR.mean, "variance": PRIOR.variance, "frames": PRIOR.frames}
+    config = {**described, "prior": prior, "subsampling": 4, "corpus": "x", "attention": "linear"}
+    return TrainedRun(model, config, 0)
+
+
+def recognizer_of(run: TrainedRun, **rules: float) -> OnlineRecognizer:
+    never = {"silence": 1e9, "pause": 1e9, "longest": 1e9, **rules}
+    return OnlineRecognizer(run, Search(Decoding(decoder="beam")), 4, EndpointRules(**never))
+
+
+def feed(stream: OnlineStream, samples: np.ndarray, pieces: list[int]) -> None:
+    for part in np.split(samples, np.cumsum(pieces)):
+        stream.accept_waveform(16_000, part)
+    stream.input_finished()
+
+
+def decode_all(recognizer: OnlineRecognizer, streams: list[OnlineStream]) -> None:
+    while any(map(recognizer.is_ready, streams)):
+        recognizer.decode(streams)
+
+
+def test_streams_say_what_the_whole_recordings_say(run: TrainedRun) -> None:
+    recognizer, model = recognizer_of(run), run.model
+    assert isinstance(model, CTCTransformer)
+    recordings = [babble(seconds, seed) for seed, seconds in enumerate((3.0, 1.3, 0.4))]
+    streams = [recognizer.create_stream() for _ in recordings]
+    for stream, samples in zip(streams, recordings, strict=True):
+        feed(stream, samples, [100, 5_000, 333])
+    decode_all(recognizer, streams)
+    for stream, samples in zip(streams, recordings, strict=True):
+        frames = torch.from_numpy(RunningNorm(PRIOR)(filterbank(samples)))[None]
+        with torch.no_grad():
+            (whole,) = ctc_beam_search(model(frames, chunk=4))[0]
+        result = recognizer.result(stream)
+        assert result.tokens == tuple(run.inventory[x - 1] for x in whole.labels)
+        assert result.is_final and 0 < result.confidence <= 1
+        assert all(0 <= a < b <= len(samples) / 16_000 + 0.04 for a, b in result.times)
+    assert sum(len(recognizer.result(stream).tokens) for stream in streams) > 10
+
+
+def test_other_rates_give_the_frames_of_the_whole() -> None:
+    samples, stream = babble(1.0)[::2], FrameStream()
+    parts = [stream.accept(8_000, part) for part in np.array_split(samples, 7)]
+    frames = np.concatenate([*parts, stream.finish()])
+    whole = filterbank(resample(samples, 8_000))
+    assert abs(len(frames) - len(whole)) <= 1
+    assert np.median(np.abs(frames[:90] - whole[:90])) < 0.1
+
+
+def test_an_endpoint_loses_no_frame_and_no_phone_twice(run: TrainedRun) -> None:
+    samples, segments = babble(4.0), []
+    recognizer = recognizer_of(run, longest=0.8)
+    stream = recognizer.create_stream()
+    feed(stream, samples, [])
+    while recognizer.is_ready(stream):
+        recognizer.decode([stream])
+        if recognizer.is_endpoint(stream):
+            segments.append(recognizer.result(stream))
+            recognizer.reset(stream)
+    segments.append(recognizer.result(stream))
+    assert [x.segment for x in segments] == list(range(len(segments))) and len(segments) > 3
+    times = [time for x in segments for time in x.times]
+    assert times == sorted(times) and stream.num_frames == -(-len(filterbank(samples)) // 4)
+
+
+def test_bad_input_is_refused_in_one_sentence(run: TrainedRun) -> None:
+    stream, samples = recognizer_of(run).create_stream(), babble(0.5)
+    stream.accept_waveform(16_000, samples)
+    bad = samples.copy()
+    bad[7] = np.nan
+    for rate, given, name in (
+        (8_000, samples, "rate"),
+        (16_000, bad, "samples"),
+        (16_000, samples[:, None], "samples"),
+    ):
+        with pytest.raises(ValueError, match=name):
+            stream.accept_waveform(rate, given)
+    stream.input_finished()
+    with pytest.raises(ValueError, match="input_finished"):
+        stream.accept_waveform(16_000, samples)
+    plain = TrainedRun(build_model(smoke("linear"), 5), {**run.config, "normalize": "speaker"}, 0)
+    with pytest.raises(ValueError, match="streaming"):
+        recognizer_of(plain)
+
+
+@pytest.mark.slow
+def test_a_recording_is_recognized_as_it_arrives(
+    tones: Path, tmp_path: Path, script: Script
+) -> None:
+    chunks = ["--chunk", 2, "--train-chunks", 1, 2, "--normalize", "running", "--augment"]
+    done = script("train", *smoke_flags(tones, tmp_path / "run"), *chunks)
+    assert done.code == 0, done.stderr
+    soundfile.write(tmp_path / "a.wav", babble(2.0), 16_000)
+    done = script("stream", "--run", tmp_path / "run", "--chunk", 4, tmp_path / "a.wav")
+    assert done.code == 0, done.stderr
+    assert all(len(line.split()) >= 4 for line in done.stdout.splitlines())
+    done = script("stream", "--run", tmp_path / "run")
+    assert done.code != 0 and "FILE" in done.stderr
