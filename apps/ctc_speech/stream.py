@@ -114,7 +114,7 @@ def cut(samples: Samples) -> Iterator[Samples]:
 def read_stdin(rate: int) -> Iterator[Samples]:
     """16-bit samples of one channel, as they arrive."""
     size, rest = 2 * max(1, round(PIECE_SECONDS * rate)), b""
-    while piece := sys.stdin.buffer.read1(size):
+    while piece := sys.stdin.buffer.read(size):
         piece = rest + piece
         whole = len(piece) // 2 * 2
         rest = piece[whole:]

@@ -50,21 +50,16 @@ def filterbank(samples: Samples) -> Frames:
     Args:
         samples: at 16 kHz, in -1..1, at least one window.
     """
-    bank = kaldi_native_fbank.OnlineFbank(fbank_options())
-    bank.accept_waveform(RATE, samples * np.float32(FULL_SCALE))
-    frames = [bank.get_frame(index) for index in range(bank.num_frames_ready)]
-    return np.array(frames, dtype=np.float32).reshape(-1, BINS)
-
-
-def fbank_options() -> Any:
-    """Kaldi's options of a frame."""
     options = kaldi_native_fbank.FbankOptions()
     options.frame_opts.samp_freq = RATE
     options.frame_opts.frame_length_ms = WINDOW_MS
     options.frame_opts.frame_shift_ms = STEP_MS
     options.frame_opts.dither = 0.0
     options.mel_opts.num_bins = BINS
-    return options
+    bank = kaldi_native_fbank.OnlineFbank(options)
+    bank.accept_waveform(RATE, samples * np.float32(FULL_SCALE))
+    frames = [bank.get_frame(index) for index in range(bank.num_frames_ready)]
+    return np.array(frames, dtype=np.float32).reshape(-1, BINS)
 
 
 def normalize(utterances: Sequence[Frames]) -> list[Frames]:

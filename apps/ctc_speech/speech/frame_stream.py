@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import kaldi_native_fbank
 import numpy as np
 import soxr
 
 from linattn_core.errors import expected
-from speech.audio import LOUDEST, LOWEST_RATE, RATE, Samples
-from speech.features import BINS, FULL_SCALE, Frames, fbank_options
+from speech.audio import LOUDEST, LOWEST_RATE, RATE, WINDOW_SECONDS, Samples
+from speech.features import BINS, STEP_SECONDS, Frames, filterbank
+
+WINDOW, STEP = round(WINDOW_SECONDS * RATE), round(STEP_SECONDS * RATE)  # samples
 
 
 class FrameStream:
     """The frames that `filterbank` makes of the whole, in pieces; other rates are resampled."""
 
     def __init__(self) -> None:
-        self._bank = kaldi_native_fbank.OnlineFbank(fbank_options())
+        self._waiting = np.zeros(0, np.float32)  # samples that are not in a whole step yet
         self._rate: int | None = None
         self._resampler: soxr.ResampleStream | None = None
-        self._count = 0  # frames so far
 
     def accept(self, rate: int, samples: np.ndarray) -> Frames:
         """The frames (n, 40) that end within these samples (any number,), in -1..1.
@@ -57,10 +57,10 @@ class FrameStream:
         return samples
 
     def _frames(self, samples: Samples) -> Frames:
-        if len(samples):
-            self._bank.accept_waveform(RATE, samples * np.float32(FULL_SCALE))
-        ready = self._bank.num_frames_ready
-        frames = [self._bank.get_frame(index) for index in range(self._count, ready)]
-        self._bank.pop(ready - self._count)  # they are not kept twice
-        self._count = ready
-        return np.array(frames, dtype=np.float32).reshape(-1, BINS)
+        """Frames of the windows that are whole; a window depends on its own samples alone."""
+        waiting = np.concatenate([self._waiting, samples])
+        count = max(0, 1 + (len(waiting) - WINDOW) // STEP)
+        self._waiting = waiting[count * STEP :]
+        if not count:
+            return np.zeros((0, BINS), np.float32)
+        return filterbank(waiting[: (count - 1) * STEP + WINDOW])

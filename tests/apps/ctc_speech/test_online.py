@@ -82,6 +82,12 @@ def test_streams_say_what_the_whole_recordings_say(run: TrainedRun) -> None:
     assert sum(len(recognizer.result(stream).tokens) for stream in streams) > 10
 
 
+def test_frames_of_pieces_are_those_of_the_whole() -> None:
+    samples, stream = babble(0.5), FrameStream()
+    parts = [stream.accept(16_000, part) for part in np.array_split(samples, 23)]
+    np.testing.assert_array_equal(np.concatenate(parts), filterbank(samples))
+
+
 def test_other_rates_give_the_frames_of_the_whole() -> None:
     samples, stream = babble(1.0)[::2], FrameStream()
     parts = [stream.accept(8_000, part) for part in np.array_split(samples, 7)]
