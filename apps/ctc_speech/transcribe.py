@@ -1,4 +1,4 @@
-"""Recognize the phones of recordings: WAV, FLAC, OGG or NIST SPHERE, from 1 kHz on.
+"""Recognize the phones of recordings: WAV, FLAC, OGG, MP3 or NIST SPHERE, from 1 kHz on.
 
     python apps/ctc_speech/transcribe.py --run RUN FILE FILE
     python apps/ctc_speech/transcribe.py --run RUN --n-best 5 --json FILE
