@@ -29,8 +29,8 @@ int resident_blocks_of(Int width, Dtype query_dtype, Dtype value_dtype, Precisio
 #ifndef LINATTN_EMULATED
 // Of a GPU: major and minor capability, multiprocessors, the most bytes of shared memory that a block may ask for.
 std::array<int, 4> device_attributes(int index) {
-    constexpr std::array<cudaDeviceAttr, 4> asked = {cudaDevAttrComputeCapabilityMajor, cudaDevAttrComputeCapabilityMinor,
-                                                     cudaDevAttrMultiProcessorCount,
+    constexpr std::array<cudaDeviceAttr, 4> asked = {cudaDevAttrComputeCapabilityMajor,
+                                                     cudaDevAttrComputeCapabilityMinor, cudaDevAttrMultiProcessorCount,
                                                      cudaDevAttrMaxSharedMemoryPerBlockOptin};
     std::array<int, 4> values{};
     for (int i = 0; i < 4; ++i) {
