@@ -30,7 +30,8 @@ def compile_rung(rung: Rung, arch: str, dtype: torch.dtype = HALF, dim: int = 64
             nvrtc.addNameExpression(program, symbol)
         options = (f"-arch={arch}", "--std=c++17", *(f"-I{folder}" for folder in FOLDERS))
         nvrtc.compileProgram(program, (*options, "--device-as-default-execution-space"))
-        return nvrtc.getCUBIN(program)
+        # CuPy takes the last byte, a zero of the ELF file, for the end of a string.
+        return nvrtc.getCUBIN(program) + b"\0"
     finally:
         nvrtc.destroyProgram(program)
 

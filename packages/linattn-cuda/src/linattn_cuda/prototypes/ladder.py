@@ -248,7 +248,8 @@ def find_refusal(call: AttentionCall) -> str | None:
         return f"its rungs are causal and is_causal is False; {ELSEWHERE}."
     taken_by_none = ("attn_mask", "key_lengths", "cu_seqlens", "initial_state", "return_state")
     for name in (*taken_by_none, "log_decay", "return_normalizer"):
-        if getattr(call, name) not in (None, False):
+        given = getattr(call, name)
+        if given is not None and given is not False:
             return f"its rungs take no {name}; {ELSEWHERE}."
     if not call.normalize or call.heads != call.kv_heads:
         return f"its rungs normalize and have no groups of heads; {ELSEWHERE}."
