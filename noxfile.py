@@ -188,7 +188,7 @@ def docs(session: nox.Session) -> None:
     """Build the site into build/docs/html: guides are executed, warnings are errors (Sphinx)."""
     install_packages(
         session, "sphinx", "sphinx-copybutton", "sphinx-design", "furo", "myst-nb", "latex2mathml",
-        "matplotlib", "transformers", *SERVING, "httpx2",
+        "matplotlib", "transformers", "onnxruntime", "onnxscript", *SERVING, "httpx2",
     )  # fmt: skip
     session.run(
         "python", "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet",
