@@ -237,6 +237,7 @@ def test_a_row_at_the_last_position_ends_beside_others(kind: Kind) -> None:
         ("temperature", [0.5, float("nan"), 1.0]),
         ("temperature", torch.tensor([0.5, -1.0, 1.0])),
         ("temperature", "warm"),
+        ("temperature", 10**400),
         ("top_k", [1.5, 2, 3]),
         ("top_k", torch.tensor([1, 0, 2])),
         ("top_p", [0.5, 2.0, 1.0]),
@@ -247,12 +248,21 @@ def test_a_row_at_the_last_position_ends_beside_others(kind: Kind) -> None:
         ("seeds", 2**63),
         ("length", [3, 4]),
         ("length", [3, 0, 4]),
+        ("length", 2**70),
         ("max_new_tokens", [3, 4.5, 1]),
+        ("max_new_tokens", [3, 2**70, 1]),
     ],
 )
 def test_bad_settings_of_rows(name: str, value: Any) -> None:
     with pytest.raises((ValueError, TypeError), match=f"^{name}: expected"):
         tiny_model().generate(3, **{name: value})
+
+
+@pytest.mark.parametrize("top_k", [2**70, [2**70, None, 3]])
+def test_a_top_k_larger_than_any_tensor_takes_changes_nothing(top_k: Any) -> None:
+    model = tiny_model(head=3)
+    tokens = model.generate(3, top_k=top_k, seeds=1)
+    assert torch.equal(tokens, model.generate(3, seeds=1))
 
 
 def test_heads_that_cannot_draw_so() -> None:

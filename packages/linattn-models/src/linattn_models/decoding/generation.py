@@ -13,7 +13,7 @@ from torch import Tensor
 from linattn_models.config import TransformerConfig
 from linattn_models.decoding.beams import Hypotheses, check_beams, search_beams
 from linattn_models.decoding.loop import Run, Start
-from linattn_models.decoding.prompts import Count, Prompt, Tokens, read_prompt
+from linattn_models.decoding.prompts import ENDLESS, Count, Prompt, Tokens, read_prompt
 from linattn_models.decoding.sampling import Sampling
 from linattn_models.decoding.stopping import Stop, read_stop, read_stop_tokens
 from linattn_models.decoding.stream import TokenStream
@@ -24,9 +24,6 @@ from linattn_models.heads.settings import PerRow
 from linattn_models.state import DecodingState, KeyValueCache
 from linattn_models.tokenizer import check_tokenizer, decode_tokens, require_tokenizer
 from linattn_models.validation import at_least, in_range
-
-# The length of a stream without a length: more tokens than any program draws.
-ENDLESS = 1 << 48
 
 
 class GenerationMixin:

@@ -19,6 +19,8 @@ from linattn_models.validation import as_int, at_least, boolean, lengths_within
 
 # A number of tokens, or one for each row.
 Count = int | Sequence[int] | Tensor
+# The most tokens of a sequence: more than any program draws.
+ENDLESS = 1 << 48
 # (B, P) or (B, P, 3) tokens; an array of them; the tokens of each sequence; or texts.
 Tokens = Tensor | Sequence[Any]
 
@@ -265,14 +267,21 @@ def _read_counts(name: str, counts: Count, batch: int) -> Tensor:
     """One number of tokens for all rows, or one for each, as (B,) int64."""
     single = as_int(counts)
     if single is not None:
-        return torch.full((batch,), at_least(name, single, 1))
+        return torch.full((batch,), _read_count(name, single))
     several = counts.tolist() if isinstance(counts, Tensor) else counts
     if not isinstance(several, Sequence) or isinstance(several, str):
         raise ValueError(expected(name, "an integer of at least 1, or one a row", quote(counts)))
     if len(several) != batch:
         got = f"{len(several)} numbers"
         raise ValueError(expected(name, f"one number, or one for each of {batch} rows", got))
-    return torch.tensor([at_least(name, count, 1) for count in several], dtype=torch.int64)
+    return torch.tensor([_read_count(name, count) for count in several], dtype=torch.int64)
+
+
+def _read_count(name: str, value: object) -> int:
+    count = at_least(name, value, 1)
+    if count > ENDLESS:
+        raise ValueError(expected(name, f"at most {ENDLESS}", quote(value)))
+    return count
 
 
 def default_length(source: TokenSource, length: int | None, before: int = 0) -> int:

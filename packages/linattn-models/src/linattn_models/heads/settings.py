@@ -52,10 +52,17 @@ class Setting:
     def _number(self, value: object) -> float | None:
         """None for anything but a number."""
         if self.integer:
-            return as_int(value)
+            number = as_int(value)
+            # No tensor takes larger ones, which change nothing either.
+            return None if number is None else max(-self.off, min(number, self.off))
         if isinstance(value, Tensor) and value.ndim == 0 and value.dtype != torch.bool:
             return float(value)
-        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else None
+        if not isinstance(value, Real) or isinstance(value, bool):
+            return None
+        try:
+            return float(value)
+        except OverflowError:  # an integer without a float
+            return math.inf
 
     def _tensor(self, value: object) -> Tensor:
         """(rows,) on the CPU; None in a list becomes `off`."""
