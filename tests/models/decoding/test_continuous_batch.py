@@ -300,6 +300,35 @@ def test_nan_aborts_its_own_sequence_alone() -> None:
     )
 
 
+@pytest.mark.parametrize("compiled", [pytest.param(True, marks=needs_cpu_backend), False])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"parameters": None},
+        {"parameters": torch.zeros(1, LEVELS - 1)},
+        {"parameters": torch.zeros(2, LEVELS)},
+        {"parameters": torch.zeros(LEVELS)},
+        {"parameters": torch.zeros(1, LEVELS, dtype=torch.int64)},
+        {"layers": lambda x: x._replace(z=x.z[..., :2])},
+        {"layers": lambda x: x._replace(z=x.z.double())},
+        {"layers": lambda x: x._replace(z=x.z.expand(2, -1, -1))},
+    ],
+    ids=str,
+)
+def test_a_state_of_other_sizes_is_refused_before_a_step(
+    compiled: bool, fields: dict[str, Any]
+) -> None:
+    """A step that fails would end all requests."""
+    model = long_model()
+    decoder = compile_decoder(model) if compiled else model
+    _, state = decoder.prefill(torch.zeros(1, 3, dtype=torch.int64))
+    change = fields.get("layers")
+    if change is not None:
+        fields = {"layers": tuple(map(change, state.layers))}
+    with pytest.raises(ValueError, match=r"state: expected|of the state: expected"):
+        batch_of(decoder).add(Request([], 20, state=replace(state, **fields)))
+
+
 @needs_cpu_backend
 def test_memory_stays() -> None:
     """The number of tensors that live is the same after many requests."""

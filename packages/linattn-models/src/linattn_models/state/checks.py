@@ -64,9 +64,10 @@ def check_parameters(state: object, num_parameters: int) -> None:
     """
     if not isinstance(state, DecodingState):
         raise _no_state(state)
-    if state.parameters is not None and state.parameters.shape[1] != num_parameters:
-        wanted = f"{num_parameters} parameters of the next token"
-        raise ValueError(expected("state", wanted, state.parameters.shape[1], _ADVICE))
+    parameters = state.parameters
+    if parameters is not None and (parameters.ndim != 2 or parameters.shape[1] != num_parameters):
+        wanted = f"{num_parameters} parameters of the next token, (batch, {num_parameters})"
+        raise ValueError(expected("state", wanted, tuple(parameters.shape), _ADVICE))
 
 
 def of_another_model(what: str, own: LayerState, state: LayerState) -> ValueError:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from linattn_core.errors import expected
-from linattn_models.state.cache import KeyValueCache, LayerState, WindowCache
+from linattn_models.state.cache import KeyValueCache, LayerState
 from linattn_models.state.cursor import Cursor
 from linattn_models.state.files import read_state_file, write_state_file
 from linattn_models.validation import as_int, as_ints, at_least
@@ -230,15 +230,10 @@ def shape_of(state: DecodingState) -> list[tuple[object, ...]]:
 
 
 def layer_shape(layer: LayerState) -> tuple[object, ...]:
-    """Type, dtype, device and sizes of a layer, without the batch and the size of a cache."""
-    return type(layer).__name__, layer[0].dtype, layer[0].device, _sizes(layer)
-
-
-def _sizes(layer: LayerState) -> tuple[int, ...]:
-    shape = tuple(layer[0].shape)
-    if isinstance(layer, WindowCache):
-        return (*shape[1:], layer.z.shape[2])
-    return (shape[1], shape[3]) if isinstance(layer, KeyValueCache) else shape[1:]
+    """Type of a layer, and dtype, device and sizes of its tensors; without the batch and room."""
+    sizes = (x.shape[1::2] if isinstance(layer, KeyValueCache) else x.shape[1:] for x in layer)
+    places = ((x.dtype, x.device) for x in layer)
+    return type(layer).__name__, *zip(places, map(tuple, sizes), strict=True)
 
 
 def _rows(indices: object) -> Tensor:

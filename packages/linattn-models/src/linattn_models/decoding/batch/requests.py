@@ -17,7 +17,7 @@ from linattn_models.decoding.stopping import read_stop_tokens
 from linattn_models.fingerprint import refuse_others
 from linattn_models.heads.filters import Filters
 from linattn_models.heads.settings import MIN_P, TEMPERATURE, TOP_K, TOP_P
-from linattn_models.state import DecodingState, check_fits
+from linattn_models.state import DecodingState, check_fits, check_parameters
 from linattn_models.validation import at_least
 
 FinishReason = Literal["stop", "length", "abort"]
@@ -152,10 +152,15 @@ def _read_state(
     if state.fingerprint is not None:
         refuse_others(state.fingerprint, source.fingerprint())
     check_fits(state, start)
-    if state.batch != 1 or state.parameters is None:
+    check_parameters(state, source.head.num_parameters)
+    rows = {len(x) for layer in state.layers for x in layer}
+    parameters = state.parameters
+    if rows != {1} or parameters is None or len(parameters) != 1:
         advice = "select one row of a state that a model of tokens returned"
         wanted = "that of one sequence with its parameters"
         raise ValueError(expected("state", wanted, f"{state.batch} sequences", advice))
+    if not parameters.is_floating_point():
+        raise ValueError(expected("state", "floating-point parameters", parameters.dtype))
     # A copy, because the caller's may be written; without NaN, which would spread to its tokens.
     if not all(bool(x.isfinite().all()) for layer in state.layers for x in layer):
         raise ValueError(expected("state", "finite numbers", "NaN or infinity"))
