@@ -357,9 +357,16 @@ def test_memory_stays() -> None:
 @pytest.mark.parametrize(
     ("fields", "error", "name"),
     [
-        ({"prompt": [LEVELS]}, ValueError, "prefix|tokens"),
-        ({"prompt": [0.5]}, TypeError, "prefix"),
-        ({"prompt": "text"}, ValueError, "prefix"),
+        ({"prompt": [LEVELS]}, ValueError, "prompt"),
+        ({"prompt": [0.5]}, TypeError, "prompt"),
+        ({"prompt": "text"}, ValueError, "prompt"),
+        ({"prompt": None}, TypeError, "prompt"),
+        ({"prompt": 3}, ValueError, "prompt"),
+        ({"prompt": iter([1])}, TypeError, "prompt"),
+        ({"prompt": [[1, 2]]}, ValueError, "prompt"),
+        ({"prompt": [2**70]}, TypeError, "prompt"),
+        ({"prompt": torch.zeros(1, 2, dtype=torch.int64)}, ValueError, "prompt"),
+        ({"prompt": torch.zeros(2)}, TypeError, "prompt"),
         ({"length": LONGEST + 1}, ValueError, "length"),
         ({"length": 0}, ValueError, "length"),
         ({"prompt": [1, 2], "length": 2}, ValueError, "length"),
@@ -369,7 +376,8 @@ def test_memory_stays() -> None:
         ({"sampling": SamplingParams(top_k=0)}, ValueError, "top_k"),
         ({"sampling": SamplingParams(top_p=2)}, ValueError, "top_p"),
         ({"sampling": SamplingParams(min_p=-1)}, ValueError, "min_p"),
-        ({"sampling": SamplingParams(seed=2**63)}, ValueError, "seeds"),
+        ({"sampling": SamplingParams(seed=2**63)}, ValueError, "seed"),
+        ({"sampling": SamplingParams(seed=1.5)}, TypeError, "seed"),  # type: ignore[arg-type]
         ({"sampling": SamplingParams(n=7)}, ValueError, "n"),
         ({"sampling": SamplingParams(n=0)}, ValueError, "n"),
         ({"stop_tokens": LEVELS}, ValueError, "stop_tokens"),
@@ -395,6 +403,8 @@ def test_a_wrong_request_is_refused(
         (lambda model: batch_of(model, 20, 64), ValueError, "max_num_batched_tokens"),
         (lambda model: batch_of(model, steps=0), ValueError, "steps_per_call"),
         (lambda _: batch_of(3), TypeError, "decoder"),
+        (lambda model: batch_of(model.transformer), TypeError, "decoder"),
+        (lambda model: batch_of(type(model)), TypeError, "decoder"),
         (lambda model: batch_of(model).add([1]), TypeError, "request"),
     ],
 )

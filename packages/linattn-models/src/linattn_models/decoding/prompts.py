@@ -361,8 +361,8 @@ def _as_tensors(
         raise ValueError(expected("prefix", "at least one list of tokens", quote(prefix)))
     try:
         if is_array:
-            return _as_tokens(prefix, device), lengths
-        rows = [_as_tokens(row, device) for row in prefix]
+            return as_tokens(prefix, device), lengths
+        rows = [as_tokens(row, device) for row in prefix]
         if all(row.ndim for row in rows):
             padded = pad_sequence(rows, batch_first=True)
             return padded, torch.tensor([len(row) for row in rows], device=device)
@@ -373,7 +373,8 @@ def _as_tensors(
     raise TypeError(expected("prefix", wanted, quote(prefix), advice))
 
 
-def _as_tokens(row: Any, device: torch.device) -> Tensor:
+def as_tokens(row: Any, device: torch.device) -> Tensor:
+    """An array or a list of tokens as int64 on the device; TypeError for numbers of other kinds."""
     tokens = torch.as_tensor(row, device=device)
     if tokens.numel() and (tokens.is_floating_point() or tokens.dtype == torch.bool):
         raise TypeError("no tokens")

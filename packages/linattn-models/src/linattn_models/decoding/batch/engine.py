@@ -14,6 +14,7 @@ from linattn_core.errors import expected
 from linattn_models.decoding.batch.places import Places
 from linattn_models.decoding.batch.requests import FinishReason, Output, Request, Task, read_request
 from linattn_models.decoding.compiled_decoder import CompiledDecoder
+from linattn_models.decoding.generation import GenerationMixin
 from linattn_models.decoding.predictors import TokenModel
 from linattn_models.decoding.row_sampling import RowSampling
 from linattn_models.heads.base import token_shape
@@ -361,7 +362,7 @@ def _pad(rows: int) -> int:
 
 def _check_model(model: TokenModel) -> None:
     """Refuses what does not step, as `generate` does."""
-    if not callable(getattr(model, "prefill", None)):
+    if not isinstance(model, GenerationMixin):
         wanted = "a CompiledDecoder or a model of tokens"
         raise TypeError(expected("decoder", wanted, f"a {type(model).__name__}"))
     no_dropout(model.training, model.config.dropout)

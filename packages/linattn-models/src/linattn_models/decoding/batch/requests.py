@@ -9,16 +9,21 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from linattn_core.errors import expected
+from linattn_core.errors import expected, quote
 from linattn_models.decoding.generation import GenerationMixin
-from linattn_models.decoding.prompts import Tokens, read_prompt
+from linattn_models.decoding.prompts import as_tokens, read_prompt
 from linattn_models.decoding.sampling import Sampling
 from linattn_models.decoding.stopping import read_stop_tokens
 from linattn_models.fingerprint import refuse_others
+from linattn_models.heads.base import token_shape
 from linattn_models.heads.filters import Filters
 from linattn_models.heads.settings import MIN_P, TEMPERATURE, TOP_K, TOP_P
 from linattn_models.state import DecodingState, check_fits, check_parameters
+from linattn_models.tokenizer import encode_text, require_tokenizer
 from linattn_models.validation import at_least
+
+# Names of the arguments of `generate` and `encode`, and the fields that they come from.
+_FIELDS = {"prefix": "prompt", "tokens": "prompt", "text": "prompt", "seeds": "seed"}
 
 FinishReason = Literal["stop", "length", "abort"]
 
@@ -120,9 +125,18 @@ def read_request(source: GenerationMixin, request: Request, start: DecodingState
     """
     if not isinstance(request, Request):
         raise TypeError(expected("request", "a Request", f"a {type(request).__name__}"))
+    try:
+        return _read(source, request, start)
+    except (ValueError, TypeError) as error:  # of checks that `generate` makes, too
+        name, colon, rest = str(error).partition(": ")
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(_FIELDS.get(name, name) + colon + rest) from None
+
+
+def _read(source: GenerationMixin, request: Request, start: DecodingState) -> Task:
     state = _read_state(source, request.state, start)
     sampling = _read_sampling(source, request.sampling)
-    prefix = _as_batch(request.prompt)
+    prefix = _read_tokens(source, request.prompt)
     prompt = read_prompt(source, 1, prefix, None, request.length, None, state, request.return_state)
     if not prompt.steps:
         wanted = f"more tokens than the {prompt.length} of the prompt"
@@ -135,11 +149,24 @@ def read_request(source: GenerationMixin, request: Request, start: DecodingState
     return Task(prompt.tokens, prompt.steps, position, sampling, stop, state, request.return_state)
 
 
-def _as_batch(prompt: Tensor | Sequence[Any] | str) -> Tokens | None:
+def _read_tokens(source: GenerationMixin, prompt: object) -> Tensor | None:
     """The prompt as a batch of one; None where it is empty."""
-    if isinstance(prompt, Tensor):
-        return prompt.unsqueeze(0)
-    return [prompt] if isinstance(prompt, str) or len(prompt) else None
+    if isinstance(prompt, str):
+        require_tokenizer("prompt", source.tokenizer)
+        prompt = encode_text(source.tokenizer, prompt)
+    if not isinstance(prompt, Tensor):
+        try:
+            prompt = as_tokens(prompt, source.device)
+        except (TypeError, ValueError, RuntimeError, IndexError) as error:
+            wanted = "a text, or a list, an array or a tensor of tokens"
+            raise TypeError(expected("prompt", wanted, quote(prompt), quote(error))) from None
+        if prompt.shape[:1] == (0,):
+            return None
+    extra = token_shape(source.head)
+    if prompt.ndim != 1 + len(extra) or tuple(prompt.shape[1:]) != extra:
+        shape = f"shape (length{', 3' if extra else ','})"
+        raise ValueError(expected("prompt", shape, tuple(prompt.shape)))
+    return prompt.unsqueeze(0)
 
 
 def _read_state(
