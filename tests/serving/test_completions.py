@@ -6,10 +6,14 @@ import asyncio
 import base64
 import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from linattn_models.serving import create_app
+from linattn_models.serving.fields import CompletionFields
 from tests.serving.clients import Server, complete, make_batch, make_model, read_events
 
 Serve = Callable[..., Server]
@@ -137,6 +141,11 @@ def test_the_server_tells_about_itself(serve: Serve) -> None:
         ({"state": "none"}, 400, "state"),
         ({"state_bytes": "?"}, 400, "state_bytes"),
         ({"state_bytes": "AAAA"}, 400, "state_bytes"),
+        ({"state_bytes": "é"}, 400, "state_bytes"),
+        ({"state": "none", "state_bytes": "AAAA"}, 400, "state_bytes"),
+        ({"prompt": {"text": "abc"}}, 400, "prompt"),
+        ({"prompt": ["abc"]}, 400, "prompt"),
+        ({"seeds": 1}, 400, "seeds"),
         ({"frequency_penalty": 1}, 400, "frequency_penalty"),
         ({"model": "another"}, 404, "model"),
     ],
@@ -157,15 +166,98 @@ def test_a_wrong_field_is_named(
     assert error["message"].startswith(f"{field}: ")
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff"])
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"n": ' + b"9" * 5000 + b"}", b'{"\\ud800": 1}'],
+    ids=lambda body: body[:20],
+)
 def test_a_body_that_is_no_object_is_refused(serve: Serve, body: bytes) -> None:
-    async def main() -> int:
-        async with serve().client() as client:
-            headers = {"content-type": "application/json"}
-            response = await client.post("/v1/completions", content=body, headers=headers)
-            return response.status_code
+    error = send(serve(), "POST", "/v1/completions", body)
+    assert error["message"].startswith("the body: expected a JSON object")
 
-    assert asyncio.run(main()) == 400
+
+def test_the_content_type_is_asked_for(serve: Serve) -> None:
+    """Of clients such as curl -d, which sends forms."""
+    form = "application/x-www-form-urlencoded"
+    error = send(serve(), "POST", "/v1/completions", b'{"prompt": "abc"}', form)
+    assert "application/json" in error["message"]
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", "/v1/completions"), ("POST", "/nothing")])
+def test_another_route_is_refused(serve: Serve, method: str, path: str) -> None:
+    error = send(serve(), method, path)
+    assert error["message"].startswith(f"{method} {path}: expected")
+
+
+@pytest.mark.parametrize("field", ["prompt", "stop_tokens"])
+def test_a_long_list_is_read_up_to_its_first_error(field: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        CompletionFields.model_validate({field: ["a"] * 100})
+    assert caught.value.error_count() <= 4
+
+
+def send(
+    server: Server, method: str, path: str, body: bytes = b"", kind: str = "application/json"
+) -> dict[str, Any]:
+    """The error that answers a request."""
+
+    async def main() -> dict[str, Any]:
+        async with server.client() as client:
+            headers = {"content-type": kind}
+            response = await client.request(method, path, content=body, headers=headers)
+            assert 400 <= response.status_code < 500
+            error: dict[str, Any] = response.json()["error"]
+            return error
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [({"queue": 0}, "queue"), ({"most_bytes": 0}, "most_bytes"), ({"stall": -1}, "stall")],
+)
+def test_a_wrong_application_is_refused(arguments: dict[str, Any], name: str) -> None:
+    with pytest.raises(ValueError, match=f"^{name}: expected"):
+        create_app(make_batch(), **arguments)
+    with pytest.raises(TypeError, match=r"^batch: expected"):
+        create_app(make_model())  # type: ignore[arg-type]
+
+
+def test_event_loops_of_several_threads_share_a_server(serve: Serve) -> None:
+    """One thread owns the batch, whichever loop asks first."""
+    server = serve()
+
+    def ask(seed: int) -> list[int]:
+        async def main() -> dict[str, Any]:
+            async with server.client() as client:
+                return await complete(client, prompt="abc", max_tokens=20, seed=seed)
+
+        tokens: list[int] = asyncio.run(main())["choices"][0]["tokens"]
+        return tokens
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(ask, range(24)))
+    assert answers == [expected_tokens(20, seeds=seed)[0] for seed in range(24)]
+
+
+def test_a_request_that_comes_while_the_server_stops_is_refused(serve: Serve) -> None:
+    """It would never be answered, if nothing read it after the thread's last look."""
+
+    async def main() -> None:
+        server = serve()
+        engine = server.app.state.engine
+        async with server.client() as client:
+            await complete(client, prompt="abc", max_tokens=1)
+            asks = [
+                client.post("/v1/completions", json={"prompt": "abc", "max_tokens": 50})
+                for _ in range(20)
+            ]
+            answers = asyncio.gather(*asks)
+            await asyncio.to_thread(engine.stop)
+            async with asyncio.timeout(60):
+                assert {answer.status_code for answer in await answers} <= {200, 503}
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("declared", [True, False])

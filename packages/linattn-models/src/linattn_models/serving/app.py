@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,20 +11,21 @@ from typing import Any
 from fastapi import FastAPI, Response
 from fastapi import Request as HttpRequest
 from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
 
 from linattn_core.errors import expected
 from linattn_models.decoding.batch import ContinuousBatch, Request
 from linattn_models.serving.completion import Completion
 from linattn_models.serving.engine import Engine, Overloaded, Stopped
-from linattn_models.serving.fields import CompletionFields, read_fields
+from linattn_models.serving.fields import BODY, CompletionFields, describe_error, read_fields
 from linattn_models.serving.limits import BodyLimit
 from linattn_models.serving.metrics import Metrics
 from linattn_models.serving.responses import CompletionResponse, refusal
 from linattn_models.serving.states import StateStore, write_bytes
-from linattn_models.validation import at_least
+from linattn_models.validation import at_least, in_range
 
-# Names of arguments of the batch, and the fields that they come from.
-_FIELDS = {"prefix": "prompt", "tokens": "prompt", "length": "max_tokens", "seeds": "seed"}
+# Names of fields of the batch's requests, and those of a body that they come from.
+_FIELDS = {"length": "max_tokens", "text": "prompt"}
 _KEPT_STATES = 256
 
 
@@ -57,7 +59,11 @@ def create_app(
 
     Raises:
         ValueError: numbers out of range.
+        TypeError: not a batch.
     """
+    if not isinstance(batch, ContinuousBatch):
+        raise TypeError(expected("batch", "a ContinuousBatch", f"a {type(batch).__name__}"))
+    in_range("stall", stall, 0.0, math.inf)
     engine = Engine(batch, at_least("queue", queue, 1))
     metrics, states = Metrics(engine), StateStore(_KEPT_STATES)
 
@@ -77,10 +83,15 @@ def create_app(
 
     @app.exception_handler(RequestValidationError)
     async def refuse_fields(request: HttpRequest, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        places = [str(place) for place in first["loc"] if place != "body"]
-        field = places[0] if places and first["type"] != "json_invalid" else None
-        return refuse(400, f"{field or 'the body'}: {first['msg']}", field)
+        return refuse(400, *describe_error(error.errors()[0]))
+
+    @app.exception_handler(HTTPException)
+    async def refuse_request(request: HttpRequest, error: HTTPException) -> Response:
+        if error.status_code == 400:
+            return refuse(400, expected("the body", BODY, error.detail))
+        name, wanted = f"{request.method} {request.url.path}", "a route of the server"
+        message = expected(name, wanted, error.detail, "POST /v1/completions is one")
+        return refuse(error.status_code, message, **(error.headers or {}))
 
     @app.post("/v1/completions", response_model=None)
     async def complete(fields: CompletionFields) -> Response:

@@ -93,6 +93,7 @@ class Engine:
         self._streams: dict[int, Stream] = {}  # of the thread
         self._thread: threading.Thread | None = None
         self._is_stopping = False
+        self._lock = threading.Lock()
 
     @property
     def is_alive(self) -> bool:
@@ -107,16 +108,19 @@ class Engine:
             Stopped: the thread has ended.
             ValueError, TypeError: as `ContinuousBatch.add`.
         """
-        if not self.is_alive:
-            raise Stopped
-        if len(self.waiting) >= self._most_waiting:
-            raise Overloaded
         stream = Stream(self, request.sampling.n)
-        self.waiting.add(stream)
-        self._commands.put(partial(self._add, request, stream))
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="linattn-engine", daemon=True)
-            self._thread.start()
+        with self._lock:  # event loops of several threads may ask, and the thread may just end
+            if not self.is_alive:
+                raise Stopped
+            if len(self.waiting) >= self._most_waiting:
+                raise Overloaded
+            self.waiting.add(stream)
+            self._commands.put(partial(self._add, request, stream))
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="linattn-engine", daemon=True
+                )
+                self._thread.start()
         try:
             await stream.added
         except asyncio.CancelledError:
@@ -145,7 +149,8 @@ class Engine:
                 if self.batch.has_work and not self._is_stopping:
                     self._deliver(self.batch.step())
         finally:
-            self._is_stopping = True
+            with self._lock:  # no request is added later
+                self._is_stopping = True
             for stream in self._streams.values():
                 _call(stream, stream.stop)
             while not self._commands.empty():

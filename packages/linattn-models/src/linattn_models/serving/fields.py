@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
-import binascii
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from linattn_core.errors import expected
+from linattn_core.errors import LONGEST, expected, near, quote
 from linattn_models.decoding.batch import ContinuousBatch, Request, SamplingParams
 from linattn_models.serving.states import StateStore, read_bytes
 from linattn_models.tokenizer import encode_text, require_tokenizer
@@ -16,7 +16,12 @@ from linattn_models.tokenizer import encode_text, require_tokenizer
 # Integers that every tensor of int64 takes, also after some additions.
 _MOST = 1 << 48
 Integer = Annotated[int, Field(ge=-_MOST, le=_MOST)]
-Token = Integer | list[Integer]
+# A list is read up to its first error: the errors of a large one would take far more memory.
+Integers = Annotated[list[Integer], Field(fail_fast=True)]
+Tokens = Annotated[list[Integer | Integers], Field(fail_fast=True)]
+# What a body has to be.
+BODY = "a JSON object in UTF-8, with Content-Type: application/json"
+_WANTED = {"prompt": "a text, or a list of tokens", "stop_tokens": "a token, or a list of tokens"}
 
 
 class CompletionFields(BaseModel):
@@ -35,7 +40,7 @@ class CompletionFields(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     model: str | None = None
-    prompt: str | list[Token] = ""
+    prompt: str | Tokens = ""
     max_tokens: int | None = Field(None, ge=1, le=_MOST)
     temperature: float = 1.0
     top_k: Integer | None = None
@@ -43,7 +48,7 @@ class CompletionFields(BaseModel):
     min_p: float | None = None
     seed: int | None = None
     n: int = Field(1, ge=1, le=_MOST)
-    stop_tokens: Integer | list[Integer] | None = None
+    stop_tokens: Integer | Integers | None = None
     stream: bool = False
     return_state: bool = False
     state: str | None = None
@@ -63,24 +68,35 @@ def read_fields(fields: CompletionFields, batch: ContinuousBatch, states: StateS
     sampling = SamplingParams(
         fields.temperature, fields.top_k, fields.top_p, fields.min_p, fields.seed, fields.n
     )
+    if fields.state is not None and fields.state_bytes is not None:
+        raise ValueError(expected("state_bytes", "no state beside them", "both"))
     state = None if fields.state is None else states.get(fields.state)
     if fields.state_bytes is not None:
-        if state is not None:
-            raise ValueError(expected("state_bytes", "no state beside them", "both"))
         state = read_bytes(_decode(fields.state_bytes))
     return Request(prompt, length, sampling, fields.stop_tokens, state, fields.return_state)
 
 
+def describe_error(error: Mapping[str, Any]) -> tuple[str, str | None]:
+    """The sentence of an error of pydantic, and the field that it is about."""
+    field = next((str(place)[:LONGEST] for place in error["loc"] if place != "body"), None)
+    if field is None or error["type"] == "json_invalid":
+        reason = error.get("ctx", {}).get("error", error["msg"])
+        return expected("the body", BODY, reason), None
+    names = CompletionFields.model_fields
+    if field not in names:
+        return expected(field, "a known field", "another", near(field, names)), field
+    if field in _WANTED:
+        return expected(field, _WANTED[field], quote(error["input"])), field
+    return f"{field}: {error['msg']}", field
+
+
 def _encode(text: str, batch: ContinuousBatch) -> list[int]:
     require_tokenizer("prompt", batch.decoder.tokenizer)
-    try:
-        return encode_text(batch.decoder.tokenizer, text)
-    except ValueError as error:
-        raise ValueError(f"prompt: {str(error).partition(': ')[2]}") from None
+    return encode_text(batch.decoder.tokenizer, text)
 
 
 def _decode(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
         raise ValueError(expected("state_bytes", "base64", str(error))) from None
