@@ -50,7 +50,10 @@ def main(flags: Flags) -> None:
     require_at_least(flags, {"count": 1, "port": 0})
     app = make_app(load_run(flags.run), flags.count)
     print(f"http://{flags.host}:{flags.port}", flush=True)
-    uvicorn.run(app, host=flags.host, port=flags.port, log_level="warning")
+    # A page that draws for long is cut off after some seconds when the server is interrupted.
+    uvicorn.run(
+        app, host=flags.host, port=flags.port, log_level="warning", timeout_graceful_shutdown=5
+    )
 
 
 def make_app(run: TrainedRun, count: int) -> FastAPI:

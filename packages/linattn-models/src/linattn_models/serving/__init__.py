@@ -10,6 +10,18 @@ states      states that clients continue
 engine      the thread that owns the batch
 """
 
-from linattn_models.serving.app import create_app
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+_NEEDED = ("fastapi", "prometheus_client", "pydantic", "tyro", "uvicorn")
+_missing = [name for name in _NEEDED if find_spec(name) is None]
+if _missing:
+    raise ImportError(
+        f"linattn_models.serving needs {', '.join(_missing)}; "
+        "install linattn-models with its extra [serving]."
+    )
+
+from linattn_models.serving.app import create_app  # noqa: E402
 
 __all__ = ["create_app"]

@@ -21,6 +21,9 @@ from linattn_models.decoding.batch.engine import CHUNK
 from linattn_models.serialization import load
 from linattn_models.serving.app import create_app
 
+# Seconds for what has not ended when the server is interrupted.
+PATIENCE = 5
+
 
 @dataclasses.dataclass(frozen=True)
 class Flags:
@@ -43,17 +46,29 @@ class Flags:
     decoder: Literal["auto", "eager", "compiled"] = "auto"
     """What steps: the model itself, a compiled decoder, or that where it can be compiled."""
     weights: Literal["float32", "bfloat16", "int8"] = "float32"
-    """The dtype of a compiled decoder's matrices."""
+    """The dtype of a compiled decoder's matrices; others than float32 need one."""
 
 
 def main(flags: Flags) -> None:
     """Serves until it is interrupted."""
-    tokens = flags.max_num_batched_tokens or flags.max_num_seqs + CHUNK
+    if not 0 <= flags.port < 1 << 16:
+        raise ValueError(expected("--port", "a number in 0..65535", flags.port))
+    tokens = flags.max_num_batched_tokens
+    if tokens is None:
+        tokens = flags.max_num_seqs + CHUNK
     batch = ContinuousBatch(
         make_decoder(flags), max_num_seqs=flags.max_num_seqs, max_num_batched_tokens=tokens
     )
-    app = create_app(batch, flags.queue, name=flags.name or flags.model.resolve().name)
-    uvicorn.run(app, host=flags.host, port=flags.port, log_level="warning")
+    name = flags.model.resolve().name if flags.name is None else flags.name
+    app = create_app(batch, flags.queue, name=name)
+    print(f"http://{flags.host}:{flags.port}", flush=True)
+    uvicorn.run(
+        app,
+        host=flags.host,
+        port=flags.port,
+        log_level="warning",
+        timeout_graceful_shutdown=PATIENCE,
+    )
 
 
 def make_decoder(flags: Flags) -> CompiledDecoder | AutoregressiveTransformer:
@@ -63,11 +78,13 @@ def make_decoder(flags: Flags) -> CompiledDecoder | AutoregressiveTransformer:
         wanted = "an AutoregressiveTransformer"
         raise TypeError(expected(str(flags.model), wanted, f"a {type(model).__name__}"))
     if flags.decoder == "eager":
+        if flags.weights != "float32":
+            raise ValueError(expected("--weights", "a compiled decoder", "--decoder eager"))
         return model
     try:
         decoder = compile_decoder(model, flags.weights)
     except CannotCompile:
-        if flags.decoder == "compiled":
+        if flags.decoder == "compiled" or flags.weights != "float32":
             raise
         return model
     decoder.tokenizer = model.tokenizer
@@ -77,5 +94,5 @@ def make_decoder(flags: Flags) -> CompiledDecoder | AutoregressiveTransformer:
 if __name__ == "__main__":
     try:
         main(tyro.cli(Flags, description=__doc__))
-    except (ValueError, TypeError, OSError) as error:
+    except (ValueError, TypeError, OSError, ImportError) as error:
         sys.exit(f"error: {error}")
