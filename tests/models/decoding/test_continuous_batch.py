@@ -313,7 +313,6 @@ def test_nan_aborts_its_own_sequence_alone() -> None:
         {"layers": lambda x: x._replace(z=x.z.double())},
         {"layers": lambda x: x._replace(z=x.z.expand(2, -1, -1))},
     ],
-    ids=str,
 )
 def test_a_state_of_other_sizes_is_refused_before_a_step(
     compiled: bool, fields: dict[str, Any]
@@ -384,7 +383,6 @@ def test_memory_stays() -> None:
         ({"state": 3}, TypeError, "state"),
         ({"return_state": 1}, ValueError, "return_state"),
     ],
-    ids=str,
 )
 def test_a_wrong_request_is_refused(
     fields: dict[str, Any], error: type[Exception], name: str
