@@ -7,11 +7,12 @@ from benchmarks.cases import (
     lengths,
     lsh_layer,
     operator,
+    serving,
     tokens,
     training,
 )
 
-THEMES = (operator, lengths, lsh_layer, decoding, tokens, hugging_face, training)
+THEMES = (operator, lengths, lsh_layer, decoding, tokens, serving, hugging_face, training)
 CASES: tuple[Case, ...] = tuple(case for theme in THEMES for case in theme.CASES)
 
 
