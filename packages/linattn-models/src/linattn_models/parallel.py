@@ -41,9 +41,7 @@ class ContextParallel(ParallelStyle):
     """
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        if device_mesh.ndim != 1:
-            advice = 'pass one of its dimensions, such as mesh["context"]'
-            raise ValueError(expected("device_mesh", "one dimension", device_mesh.ndim, advice))
+        _check_mesh("device_mesh", device_mesh)
         parts = list(module.modules())
         layers = [x for x in parts if isinstance(x, LinearMixer | LinearAttention)]
         models = [x for x in parts if isinstance(x, AutoregressiveTransformer)]
@@ -51,6 +49,12 @@ class ContextParallel(ParallelStyle):
         for part in (*layers, *models):
             part.mesh = device_mesh
         return module
+
+
+def _check_mesh(name: str, mesh: DeviceMesh) -> None:
+    if mesh.ndim != 1:
+        advice = 'pass one of its dimensions, such as mesh["context"]'
+        raise ValueError(expected(name, "one dimension", mesh.ndim, advice))
 
 
 def _check_divisible(
@@ -82,6 +86,7 @@ def sum_gradients(model: nn.Module, mesh: DeviceMesh) -> None:
     A parameter without a gradient on a rank counts as 0 there. Leave it out under
     `DistributedDataParallel` and `fully_shard`, which do the same.
     """
+    _check_mesh("mesh", mesh)
     parameters = [x for x in model.parameters() if x.requires_grad]
     by_dtype: dict[torch.dtype, list[nn.Parameter]] = {}
     for x in parameters:

@@ -95,6 +95,8 @@ def context_parallel_attention(
 
 def _find_name(mesh: DeviceMesh) -> str:
     """The name of the group of a mesh."""
+    if not isinstance(mesh, DeviceMesh):
+        raise TypeError(expected("mesh", "a DeviceMesh", f"a {type(mesh).__name__}"))
     if mesh.ndim != 1:
         advice = 'pass one of its dimensions, such as mesh["context"]'
         raise ValueError(expected("mesh", "one dimension", mesh.ndim, advice))
