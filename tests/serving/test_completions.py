@@ -86,6 +86,18 @@ def test_a_stop_token_ends_a_sequence(serve: Serve) -> None:
     assert choice["tokens"].index(2) == len(choice["tokens"]) - 1
 
 
+def test_a_stop_string_ends_a_sequence(serve: Serve) -> None:
+    text = make_model().decode(expected_tokens(20, seeds=1))[0]
+
+    async def main() -> dict[str, Any]:
+        async with serve().client() as client:
+            return await complete(client, prompt="abc", seed=1, stop_strings=["?", text[7:9]])
+
+    choice = asyncio.run(main())["choices"][0]
+    assert choice["finish_reason"] == "stop"
+    assert choice["text"] == text[: text.index(text[7:9]) + 2]
+
+
 @pytest.mark.parametrize("as_bytes", [False, True])
 def test_a_state_is_continued(serve: Serve, as_bytes: bool) -> None:
     async def main() -> tuple[list[int], list[int]]:
@@ -133,6 +145,9 @@ def test_the_server_tells_about_itself(serve: Serve) -> None:
         ({"min_p": 2}, 400, "min_p"),
         ({"seed": 2**63}, 400, "seed"),
         ({"stop_tokens": [99]}, 400, "stop_tokens"),
+        ({"stop_tokens": ["a"]}, 400, "stop_tokens"),
+        ({"stop_strings": 1}, 400, "stop_strings"),
+        ({"stop_strings": [""]}, 400, "stop_strings"),
         ({"prompt": "XYZ"}, 400, "prompt"),
         ({"prompt": [99]}, 400, "prompt"),
         ({"prompt": [[1, 2, 3]]}, 400, "prompt"),
@@ -189,10 +204,10 @@ def test_another_route_is_refused(serve: Serve, method: str, path: str) -> None:
     assert error["message"].startswith(f"{method} {path}: expected")
 
 
-@pytest.mark.parametrize("field", ["prompt", "stop_tokens"])
+@pytest.mark.parametrize("field", ["prompt", "stop_tokens", "stop_strings"])
 def test_a_long_list_is_read_up_to_its_first_error(field: str) -> None:
     with pytest.raises(ValidationError) as caught:
-        CompletionFields.model_validate({field: ["a"] * 100})
+        CompletionFields.model_validate({field: [None] * 100})
     assert caught.value.error_count() <= 4
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from linattn_models import (
     AutoregressiveTransformer,
+    CharacterTokenizer,
     ContinuousBatch,
     DecodingState,
     Head,
@@ -266,6 +267,53 @@ def test_prompts_are_read_in_chunks_while_others_draw() -> None:
 
 
 @needs_cpu_backend
+def test_a_step_reads_at_most_so_many_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first tokens of sequences that join count: they are read by the same step."""
+    decoder = compile_decoder(long_model())
+    batch = batch_of(decoder, 8, 56, steps=1)
+    read: list[int] = []
+    prefill, step = decoder.prefill, decoder.steps_and_draws
+
+    def count_prefill(tokens: Tensor, *rest: Any) -> Any:
+        read[-1] += tokens.shape[1]
+        return prefill(tokens, *rest)
+
+    def count_step(*rest: Any) -> Any:
+        read[-1] += batch.num_seqs_running
+        return step(*rest)
+
+    monkeypatch.setattr(decoder, "prefill", count_prefill)
+    monkeypatch.setattr(decoder, "steps_and_draws", count_step)
+    for _ in range(8):
+        batch.add(Request([1] * 26, 60))
+    while batch.has_work:
+        read.append(0)
+        batch.step()
+    assert max(read) <= 56
+
+
+@pytest.mark.parametrize("compiled", [pytest.param(True, marks=needs_cpu_backend), False])
+def test_a_stop_string_ends_a_sequence_as_in_generate(compiled: bool) -> None:
+    model = long_model()
+    model.tokenizer = CharacterTokenizer("abcdefghijk")
+    decoder = compile_decoder(model) if compiled else model
+    decoder.tokenizer = model.tokenizer
+    settings: dict[str, Any] = {"seeds": 2, "num_samples": 3}
+    whole = model.decode(decoder.generate(prefix=["abc"], length=60, **settings))
+    strings = [text[10:12] for text in whole]
+    expected = decoder.generate(prefix=["abc"], length=60, stop_strings=strings, **settings)
+    batch = batch_of(decoder)
+    sampling = SamplingParams(seed=2, n=3)
+    batch.add(Request("abc", 60, sampling, return_state=True, stop_strings=strings))
+    answers = run(batch)
+    assert set(answers.ends.values()) == {"stop"}
+    for index, row in enumerate(expected.tolist()):
+        tokens = [token for token in row[3:] if token != -1]
+        assert answers.tokens[1, index] == tokens
+        assert answers.states[1, index].position == 1 + 3 + len(tokens)
+
+
+@needs_cpu_backend
 def test_a_state_is_continued_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokens that continue a state are not read step by step."""
     decoder = compile_decoder(long_model())
@@ -380,6 +428,7 @@ def test_memory_stays() -> None:
         ({"sampling": SamplingParams(n=7)}, ValueError, "n"),
         ({"sampling": SamplingParams(n=0)}, ValueError, "n"),
         ({"stop_tokens": LEVELS}, ValueError, "stop_tokens"),
+        ({"stop_strings": "a"}, ValueError, "stop_strings"),  # without a tokenizer
         ({"state": 3}, TypeError, "state"),
         ({"return_state": 1}, ValueError, "return_state"),
     ],

@@ -41,8 +41,9 @@ def create_app(
 
     POST /v1/completions takes OpenAI's fields `model`, `prompt` (a text, or tokens), `max_tokens`,
     `temperature`, `top_p`, `n`, `seed` and `stream`, and also `top_k`, `min_p`, `stop_tokens`,
-    `return_state`, `state` and `state_bytes`; others are refused. With `stream`, the answer is
-    server-sent events: all samples come over one connection, each choice with its `index`.
+    `stop_strings`, `return_state`, `state` and `state_bytes`; others are refused. With `stream`,
+    the answer is server-sent events: all samples come over one connection, each choice with its
+    `index`.
     GET /v1/states/ID is a state as a file, GET /v1/models, /health and /metrics tell about the
     server.
 

@@ -19,9 +19,14 @@ Integer = Annotated[int, Field(ge=-_MOST, le=_MOST)]
 # A list is read up to its first error: the errors of a large one would take far more memory.
 Integers = Annotated[list[Integer], Field(fail_fast=True)]
 Tokens = Annotated[list[Integer | Integers], Field(fail_fast=True)]
+Strings = Annotated[list[str], Field(fail_fast=True)]
 # What a body has to be.
 BODY = "a JSON object in UTF-8, with Content-Type: application/json"
-_WANTED = {"prompt": "a text, or a list of tokens", "stop_tokens": "a token, or a list of tokens"}
+_WANTED = {
+    "prompt": "a text, or a list of tokens",
+    "stop_tokens": "a token, or a list of tokens",
+    "stop_strings": "a text, or a list of texts",
+}
 
 
 class CompletionFields(BaseModel):
@@ -32,6 +37,7 @@ class CompletionFields(BaseModel):
         max_tokens: the most new tokens; by default as many as the model's `max_length` leaves.
         n: sequences drawn from the prompt.
         stop_tokens: each ends a sequence.
+        stop_strings: each ends a sequence whose new text contains it; the text comes with it.
         return_state: whether each sequence comes with the id of the state after its last token.
         state: the id of a state, which the prompt continues.
         state_bytes: in place of it, the bytes of /v1/states/ID in base64.
@@ -49,6 +55,7 @@ class CompletionFields(BaseModel):
     seed: int | None = None
     n: int = Field(1, ge=1, le=_MOST)
     stop_tokens: Integer | Integers | None = None
+    stop_strings: str | Strings | None = None
     stream: bool = False
     return_state: bool = False
     state: str | None = None
@@ -73,7 +80,15 @@ def read_fields(fields: CompletionFields, batch: ContinuousBatch, states: StateS
     state = None if fields.state is None else states.get(fields.state)
     if fields.state_bytes is not None:
         state = read_bytes(_decode(fields.state_bytes))
-    return Request(prompt, length, sampling, fields.stop_tokens, state, fields.return_state)
+    return Request(
+        prompt,
+        length,
+        sampling,
+        fields.stop_tokens,
+        state,
+        fields.return_state,
+        fields.stop_strings,
+    )
 
 
 def describe_error(error: Mapping[str, Any]) -> tuple[str, str | None]:

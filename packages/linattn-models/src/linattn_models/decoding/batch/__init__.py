@@ -1,8 +1,9 @@
 """Continuous batching: requests join and leave a batch between steps.
 
-engine     `ContinuousBatch`, which owns the rows and makes the steps
-requests   what is asked and what comes out
+engine     `ContinuousBatch`: requests wait, are read, and make steps
+rows       which sequence is in which row, its state and last token
 places     the settings and random numbers of each row
+requests   what is asked and what comes out
 """
 
 from linattn_models.decoding.batch.engine import ContinuousBatch

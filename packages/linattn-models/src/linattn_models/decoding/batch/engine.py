@@ -1,9 +1,8 @@
-"""Continuous batching: the rows of a batch, and the steps that they make together."""
+"""Continuous batching: requests wait, are read, and make steps together."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -11,39 +10,21 @@ import torch
 from torch import Tensor
 
 from linattn_core.errors import expected
-from linattn_models.decoding.batch.places import Places
 from linattn_models.decoding.batch.requests import FinishReason, Output, Request, Task, read_request
+from linattn_models.decoding.batch.rows import Row, Rows
 from linattn_models.decoding.compiled_decoder import CompiledDecoder
 from linattn_models.decoding.generation import GenerationMixin
 from linattn_models.decoding.predictors import TokenModel
 from linattn_models.decoding.row_sampling import RowSampling
 from linattn_models.heads.base import token_shape
 from linattn_models.sharded import require_whole
-from linattn_models.state import Cursor, DecodingBatch, DecodingState
+from linattn_models.state import DecodingState
 from linattn_models.validation import at_least, no_dropout
 
 # Tokens of a prompt that are read between two steps: enough to be limited by arithmetic, few enough
 # that the steps of other rows wait little. All but the last chunk of a prompt have so many, so that
 # its result does not depend on the other requests.
 CHUNK = 48
-# Native products of a multiple of 4 rows sum in one order, whatever the rows; blocks of them have
-# at most 128 rows.
-_MULTIPLE = 4
-_BLOCK = 128
-
-
-@dataclass
-class _Row:
-    """One sequence.
-
-    Attributes:
-        left: tokens that it may still draw.
-    """
-
-    request: int
-    index: int
-    task: Task
-    left: int
 
 
 @dataclass
@@ -113,18 +94,9 @@ class ContinuousBatch:
         self._compiled = decoder if isinstance(decoder, CompiledDecoder) else None
         if self._compiled is None:
             _check_model(cast(TokenModel, decoder))
-        capacity = _pad(self.max_num_seqs)
         self._start = _read_start(self.decoder)
-        # On a GPU, the number of rows is fixed, because a graph is recorded for each number.
-        self._is_fixed = decoder.device.type != "cpu"
-        first = capacity if self._is_fixed else _MULTIPLE
-        self._batch = DecodingBatch(self._start.index_select([0] * first), capacity)
-        self._places = Places(capacity, decoder.device)
-        self._rows: list[_Row | None] = [None] * first
-        self._positions = torch.zeros(capacity, dtype=torch.int64)  # of the next inputs
-        self._moves = torch.zeros(capacity, dtype=torch.int64)  # 1 for places with a row
-        shape = (capacity, *token_shape(decoder.head))
-        self._tokens = torch.zeros(shape, dtype=torch.int64, device=decoder.device)
+        shape = token_shape(decoder.head)
+        self._rows = Rows(self._start, self.max_num_seqs, shape, decoder.device)
         self._waiting: deque[tuple[int, Task]] = deque()
         self._reading: deque[_Reading] = deque()
         self._outputs: list[Output] = []
@@ -156,7 +128,7 @@ class ContinuousBatch:
         for reading in [x for x in self._reading if x.request == request]:
             self._reading.remove(reading)
             self._abort_all(request, reading.task)
-        for place, row in self._active():
+        for place, row in self._rows.active():
             if row.request == request:
                 self._end(place, row, [], "abort")
         return len(self._outputs) > before
@@ -171,12 +143,12 @@ class ContinuousBatch:
         """The ids of the requests that have not ended."""
         own = {request for request, _ in self._waiting}
         own |= {reading.request for reading in self._reading}
-        return own | {row.request for _, row in self._active()}
+        return own | {row.request for _, row in self._rows.active()}
 
     @property
     def num_seqs_running(self) -> int:
         """Sequences that draw tokens."""
-        return sum(row is not None for row in self._rows)
+        return self._rows.count
 
     @property
     def num_requests_waiting(self) -> int:
@@ -194,7 +166,7 @@ class ContinuousBatch:
         is_reading = bool(self._reading)
         self._read(self.max_num_batched_tokens - self.num_seqs_running)
         if self.num_seqs_running:
-            self._compact()
+            self._rows.compact()
             self._draw(1 if is_reading or self._reading else self.steps_per_call)
         outputs, self._outputs = self._outputs, []
         return outputs
@@ -212,63 +184,53 @@ class ContinuousBatch:
             free -= task.sampling.n
 
     def _read(self, budget: int) -> None:
-        """Reads chunks of the prompts in order, of at most `budget` tokens."""
+        """Reads chunks of the prompts in order, of at most `budget` tokens with the first draws."""
         while self._reading:
             reading = self._reading[0]
-            tokens = reading.task.prompt[:, reading.count : reading.count + CHUNK]
-            budget -= tokens.shape[1]
+            prompt, count = reading.task.prompt, reading.task.sampling.n
+            tokens = prompt[:, reading.count : reading.count + CHUNK]
+            is_last = reading.count + tokens.shape[1] == prompt.shape[1]
+            budget -= tokens.shape[1] + (count if is_last else 0)
             if budget < 0:
                 return
             if tokens.shape[1]:
                 _, reading.state = self.decoder.prefill(tokens, None, reading.state)
                 reading.count += tokens.shape[1]
-            if reading.count == reading.task.prompt.shape[1]:
+            if is_last:
                 self._reading.popleft()
                 self._join(reading)
 
     def _join(self, reading: _Reading) -> None:
         """Gives the sequences of a request their rows and first tokens."""
-        task = reading.task
-        places = self._free_places(task.sampling.n)
-        where = torch.tensor(places, device=self._tokens.device)
-        self._batch.overwrite(where, reading.state)
-        self._places.start(where, task.sampling, task.position)
-        self._positions[places] = reading.state.cursor.furthest
-        self._moves[places] = 1
+        rows = [Row(reading.request, i, reading.task) for i in range(reading.task.sampling.n)]
+        places = self._rows.join(rows, reading.state)
         parameters = cast(Tensor, reading.state.parameters)
-        sampling = self._places.of(where)
-        tokens = sampling.draw(self.decoder.head, parameters.expand(len(places), -1))
-        self._tokens[where] = tokens
+        sampling = self._rows.sampling(places)
+        tokens = sampling.draw(self.decoder.head, parameters.expand(len(rows), -1))
+        self._rows.tokens[places] = tokens
         is_valid = not bool(parameters.isnan().any())
-        for index, (place, token) in enumerate(zip(places, tokens.tolist(), strict=True)):
-            row = self._rows[place] = _Row(reading.request, index, task, task.new_tokens)
+        for place, row, token in zip(places.tolist(), rows, tokens.tolist(), strict=True):
             self._take(place, row, [token], is_valid)
 
     def _draw(self, most: int) -> None:
         """Makes up to `most` steps of all rows."""
-        rows = len(self._rows)
-        cursor = Cursor.at(self._positions[:rows].to(self.decoder.device))
-        # Its parameters are of other rows, and steps do not read them.
-        state = replace(self._batch.state, cursor=cursor, parameters=None)
-        sampling = self._places.first(rows)
+        state, sampling = self._rows.state, self._rows.sampling()
         count = self._count_steps(state, sampling, most)
         parameters, tokens, state = self._advance(state, sampling, count)
-        self._batch.state = replace(state, parameters=None)
-        self._positions += count * self._moves
-        self._tokens[:rows] = tokens[-1]
+        self._rows.advance(state, tokens)
         drawn = tokens.tolist()
         # The largest number is NaN if any is.
-        is_valid = [True] * rows
+        is_valid = [True] * len(self._rows)
         if bool(parameters.amax().isnan()):
             is_valid = (~parameters.isnan().any(-1).any(0)).tolist()
-        for place, row in self._active():
+        for place, row in self._rows.active():
             self._take(place, row, [step[place] for step in drawn], is_valid[place])
 
     def _advance(
         self, state: DecodingState, sampling: RowSampling, count: int
     ) -> tuple[Tensor, Tensor, DecodingState]:
         """The parameters (count, R, P), tokens (count, R) or (count, R, 3), and next state."""
-        tokens = self._tokens[: state.batch]
+        tokens = self._rows.tokens[: state.batch]
         if self._compiled is not None:
             return self._compiled.steps_and_draws(tokens, state, sampling, count)
         parameters, state = self.decoder.step(tokens, state)
@@ -278,86 +240,43 @@ class ContinuousBatch:
     def _count_steps(self, state: DecodingState, sampling: RowSampling, most: int) -> int:
         if self._compiled is None or not self._compiled.draws_inside(sampling):
             return 1
-        rows = [row for _, row in self._active()]
+        rows = [row for _, row in self._rows.active()]
         most = min(most, max(row.left for row in rows))
         for row in rows:
             # The state after the last token is that of the call, so no step may follow.
             if row.task.return_state:
-                most = min(most, 1 if row.task.stop_tokens else row.left)
+                most = min(most, 1 if row.task.stop else row.left)
         return self._compiled.steps_at_once(state, most)
 
-    def _take(self, place: int, row: _Row, tokens: list[Any], is_valid: bool) -> None:
+    def _take(self, place: int, row: Row, tokens: list[Any], is_valid: bool) -> None:
         """Adds the tokens of a row up to its end."""
         if not is_valid:
             self._end(place, row, [], "abort")
             return
-        tokens = tokens[: row.left]
-        stop = row.task.stop_tokens
-        if stop:
-            ends = [i for i, token in enumerate(tokens, 1) if token in stop]
-            if ends:
-                self._end(place, row, tokens[: ends[0]], "stop")
-                return
-        row.left -= len(tokens)
-        if row.left == 0:
-            self._end(place, row, tokens, "length")
-        else:
+        tokens, reason = row.take(tokens)
+        if reason is None:
             self._outputs.append(Output(row.request, row.index, tokens))
+        else:
+            self._end(place, row, tokens, reason)
 
-    def _end(self, place: int, row: _Row, tokens: list[Any], reason: FinishReason) -> None:
+    def _end(self, place: int, row: Row, tokens: list[Any], reason: FinishReason) -> None:
         """Ends a row, and frees its place."""
         state = None
         if row.task.return_state and reason != "abort":
-            state = self._state_of(place, tokens[-1])
+            state = self._step_alone(self._rows.state_of(place), tokens[-1])
         self._outputs.append(Output(row.request, row.index, tokens, reason, state))
-        self._rows[place] = None
-        self._positions[place] = self._moves[place] = 0
+        self._rows.leave(place)
 
-    def _state_of(self, place: int, token: Any) -> DecodingState:
-        """The state of a row after its last token."""
-        state = self._batch.state.index_select([place])
-        position = Cursor.at(self._positions[place : place + 1])
+    def _step_alone(self, state: DecodingState, token: Any) -> DecodingState:
+        """The state of one sequence after its last token."""
         last = torch.tensor([token], device=self.decoder.device)
-        before = replace(state, cursor=position, parameters=None)
-        state = cast(DecodingState, self.decoder.step(last, before)[1])
+        state = cast(DecodingState, self.decoder.step(last, state)[1])
         with torch.inference_mode(False):
             # Copied, because autograd refuses tensors made in inference mode.
             return replace(state.clone(), fingerprint=self.decoder.fingerprint())
 
     def _abort_all(self, request: int, task: Task) -> None:
         self._outputs += [Output(request, i, [], "abort") for i in range(task.sampling.n)]
-
-    def _active(self) -> Iterator[tuple[int, _Row]]:
-        """The places with a row."""
-        return ((place, row) for place, row in enumerate(self._rows) if row is not None)
-
-    def _free_places(self, count: int) -> list[int]:
-        """Places without a row, the first ones; adds some where there are too few."""
-        wanted = _pad(self.num_seqs_running + count)
-        more = wanted - len(self._rows)
-        if more > 0:
-            self._batch.join(self._start.index_select([0] * more))
-            self._rows += [None] * more
-        return [place for place, row in enumerate(self._rows) if row is None][:count]
-
-    def _compact(self) -> None:
-        """Drops places without a row, as far as the number of rows stays padded."""
-        drops = 0 if self._is_fixed else len(self._rows) - _pad(self.num_seqs_running)
-        if drops <= 0:
-            return
-        free = [place for place, row in enumerate(self._rows) if row is None]
-        order = self._batch.leave(free[-drops:])
-        self._places.move(order)
-        left = len(order)
-        self._rows = [self._rows[place] for place in order.tolist()]
-        for x in (self._positions, self._moves, self._tokens):
-            x[:left] = x[order.to(x.device)]
-
-
-def _pad(rows: int) -> int:
-    """The number of rows of which `rows` are needed: at least 4, and blocks of whole multiples."""
-    multiple = _MULTIPLE * max(1, -(-rows // _BLOCK))
-    return max(multiple, -(-rows // multiple) * multiple)
 
 
 def _check_model(model: TokenModel) -> None:

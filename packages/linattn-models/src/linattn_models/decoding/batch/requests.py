@@ -13,7 +13,7 @@ from linattn_core.errors import expected, quote
 from linattn_models.decoding.generation import GenerationMixin
 from linattn_models.decoding.prompts import as_tokens, read_prompt
 from linattn_models.decoding.sampling import Sampling
-from linattn_models.decoding.stopping import read_stop_tokens
+from linattn_models.decoding.stopping import Stop, read_stop
 from linattn_models.fingerprint import refuse_others
 from linattn_models.heads.base import token_shape
 from linattn_models.heads.filters import Filters
@@ -63,6 +63,8 @@ class Request:
         state: of one sequence, which the prompt continues; it is copied.
         return_state: whether the state after the last token of each sequence comes with it. It
             takes one more position.
+        stop_strings: a text that ends a sequence once its new tokens contain it, or several; for a
+            model with a tokenizer.
     """
 
     prompt: Tensor | Sequence[Any] | str = ()
@@ -71,6 +73,7 @@ class Request:
     stop_tokens: int | Sequence[int] | None = None
     state: DecodingState | None = None
     return_state: bool = False
+    stop_strings: str | Sequence[str] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,8 +84,9 @@ class Output:
         request: the id that `add` returned.
         index: the number of the sequence among the `n` of its request.
         tokens: the new tokens, in order: integers, or lists of three.
-        finish_reason: None while the sequence goes on; "stop" after a stop token, "length" after
-            the last token, and "abort" after `cancel`, or where the model's outputs are NaN.
+        finish_reason: None while the sequence goes on; "stop" after a stop token or string,
+            "length" after the last token, and "abort" after `cancel`, or where the model's outputs
+            are NaN.
         state: after the last token, if the request wants it and was not aborted.
     """
 
@@ -102,7 +106,7 @@ class Task:
         new_tokens: the most tokens to draw for each sequence.
         position: the number of the first token that is drawn, with those of the state.
         sampling: with a seed.
-        stop_tokens: each ends a sequence.
+        stop: what ends a sequence before its last token; None for nothing.
         state: where the prompt is continued; None for the start.
         return_state: whether the state is wanted.
     """
@@ -111,7 +115,7 @@ class Task:
     new_tokens: int
     position: int
     sampling: SamplingParams
-    stop_tokens: frozenset[int]
+    stop: Stop | None
     state: DecodingState | None
     return_state: bool
 
@@ -144,7 +148,7 @@ def _read(source: GenerationMixin, request: Request, start: DecodingState) -> Ta
     if start.max_length is not None and prompt.positions > start.max_length:
         wanted = f"at most the {start.max_length} positions of the batch's caches"
         raise ValueError(expected("length", wanted, prompt.positions))
-    stop = frozenset(read_stop_tokens(request.stop_tokens, source.head))
+    stop = read_stop(request.stop_tokens, request.stop_strings, source.head, source.tokenizer)
     position = int(prompt.row_lengths[0]) + int(prompt.tokens_before[0])
     return Task(prompt.tokens, prompt.steps, position, sampling, stop, state, request.return_state)
 
