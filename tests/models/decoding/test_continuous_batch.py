@@ -292,6 +292,15 @@ def test_a_step_reads_at_most_so_many_tokens(monkeypatch: pytest.MonkeyPatch) ->
     assert max(read) <= 56
 
 
+def test_a_top_k_larger_than_any_tensor_takes_changes_nothing() -> None:
+    model = long_model()
+    answers = [
+        alone(model, Request([1], 9, SamplingParams(seed=1, top_k=top_k))).tokens
+        for top_k in (2**70, None)
+    ]
+    assert answers[0] == answers[1]
+
+
 @pytest.mark.parametrize("compiled", [pytest.param(True, marks=needs_cpu_backend), False])
 def test_a_stop_string_ends_a_sequence_as_in_generate(compiled: bool) -> None:
     model = long_model()

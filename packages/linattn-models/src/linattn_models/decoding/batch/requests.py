@@ -213,4 +213,5 @@ def _read_sampling(source: GenerationMixin, params: SamplingParams) -> SamplingP
     settings.check(source.head, source.device)
     if isinstance(settings.seeds, Tensor):
         raise ValueError(expected("seed", "one integer", "several"))
-    return replace(params, seed=settings.seeds, n=at_least("n", params.n, 1))
+    n = at_least("n", params.n, 1)
+    return replace(params, seed=settings.seeds, n=n, top_k=filters.top_k)
