@@ -9,7 +9,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from linattn_triton import causal, reads
-from linattn_triton.configurations import TABLE, Configuration
+from linattn_triton.configurations import Configuration, choose
 from linattn_triton.constants import LANGUAGE_DTYPES, MAPS
 
 NVIDIA = {x: GPUTarget("cuda", x, 32) for x in (80, 90, 100)}
@@ -37,8 +37,9 @@ _OPERANDS = {
     "grad_key",
     "grad_value",
 }
+_CAUSAL = (causal.forward, causal.query_gradient, causal.key_gradient, causal.value_gradient)
 KERNELS = (
-    causal.forward, causal.query_gradient, causal.key_gradient, causal.value_gradient,
+    *_CAUSAL,
     reads.add_up, reads.read_output, reads.read_gradient,
 )  # fmt: skip
 
@@ -54,7 +55,12 @@ class Build(NamedTuple):
 
     @property
     def configuration(self) -> Configuration:
-        return TABLE[self.width, self.dtype == "bf16"]
+        """That of a call with many heads."""
+        return choose(
+            self.width, self.width, 10**6, half=self.dtype == "bf16",
+            light=self.kernel in _CAUSAL and not self.with_all,
+            heavy=self.kernel in (causal.query_gradient, causal.key_gradient) and self.with_all,
+        )  # fmt: skip
 
     def compile(self) -> Any:
         """The compiled kernel, for contiguous rows; with masks, decay and states, or without."""
@@ -89,7 +95,7 @@ class Build(NamedTuple):
     def _kind(self, name: str) -> Any:
         optional = {"key_lengths", "cu_seqlens", "mask", "decay", "initial_s", "initial_z",
                     "last_s", "last_z", "grad_last_s", "grad_last_z", "grad_initial_s",
-                    "grad_initial_z"}  # fmt: skip
+                    "grad_initial_z", "grad_decay", "before_s", "before_z"}  # fmt: skip
         if name.isupper() or (name in optional and not self.with_all):
             return "constexpr"
         if name.endswith("_strides"):
@@ -102,4 +108,6 @@ class Build(NamedTuple):
             return "*i64"
         if name == "mask":
             return "*u8"
+        if name == "before_s" and self.dtype == "bf16":
+            return "*bf16"
         return f"*{self.dtype}" if name in _OPERANDS else "*fp32"

@@ -1,4 +1,4 @@
-"""Gradients of calls whose decay is fixed: the kernels' own, unlike those with its gradient."""
+"""Gradients of calls with decay, which may be learned or fixed."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ from tests.contract.places import device_of
 CASES = [
     Case(queries=70, log_decay="positions", initial_state=True),
     Case(queries=40, log_decay="resets", heads=4, kv_heads=2, mask="gaps"),
+    Case(queries=70, log_decay="strong", key_lengths=(70, 33), head_dim=20, value_dim=40),
+    Case(batch=1, queries=97, log_decay="positions", cu_seqlens=(0, 0, 20, 97), initial_state=True),
+    Case(queries=70, log_decay="heads", normalize=False, return_normalizer=True),
+    Case(queries=70, log_decay="positions", initial_state=True, dtype=torch.bfloat16),
 ]
 
 
@@ -25,15 +29,27 @@ def _usable() -> None:
         pytest.skip(reason)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_gradients_within_budget(case: Case) -> None:
+def check(case: Case, wanted: set[str]) -> None:
+    """Results, and the gradients of these tensors alone, are within the budget."""
     with torch.device(device_of("triton") or "cpu"):
         tensors = case.inputs()
         oracle, own = (by_definition(case, tensors, x) for x in (torch.float64, case.dtype))
-        options = {**case.options(), "backend": "triton"}
-        decay = tensors.pop("log_decay").detach()
-        got = evaluate(linear_attention, tensors, {**options, "log_decay": decay})
-    assert "grad_log_decay" not in got and "grad_key" in got
+        leaves = {n: x.detach().requires_grad_(n in wanted) for n, x in tensors.items()}
+        got = evaluate(linear_attention, leaves, {**case.options(), "backend": "triton"})
+    assert {x.removeprefix("grad_") for x in got if x.startswith("grad_")} == wanted
     for name, x in got.items():
         allowed = budget("triton", name, error(own[name], oracle[name]), oracle[name], case.dtype)
         assert error(x, oracle[name]) <= allowed, name
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_learned_decay(case: Case) -> None:
+    check(case, set(case.inputs()))
+
+
+def test_only_the_decay_is_learned() -> None:
+    check(CASES[1], {"log_decay"})
+
+
+def test_a_fixed_decay() -> None:
+    check(CASES[0], set(CASES[0].inputs()) - {"log_decay"})

@@ -8,13 +8,11 @@ from torch import Tensor
 from linattn_core.calls import AttentionCall, Gradients, Output, StepCall
 from linattn_core.native import contiguous, make_readable, mark_written, new_state
 from linattn_core.state import LinearAttentionState
-from linattn_core.torch_backend.backend import ReferenceBackend
 from linattn_triton import device
 from linattn_triton.configurations import WIDEST
 
 LONGEST = 2**31 - 2**10
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-_BY_TORCH = ReferenceBackend()
 
 
 class TritonBackend:
@@ -87,9 +85,6 @@ class TritonBackend:
         grad_state: LinearAttentionState | None,
         grad_normalizer: Tensor | None = None,
     ) -> Gradients:
-        if call.log_decay is not None and "log_decay" in call.wanted_gradients:
-            # Its gradient needs the states on both sides of each chunk; core keeps them.
-            return _BY_TORCH.attention_backward(call, output, grad_out, grad_state, grad_normalizer)
         from linattn_triton import launches
 
         call, grad_state = make_readable(call, masks=True), contiguous(grad_state)

@@ -9,7 +9,9 @@ The gradients, with G the upstream gradient, g = G / n and h that of the normali
 the same form: for queries forwards with S and z, for keys and values backwards with
 R = sum q g^T and r = sum h q over the positions behind (see linattn_core.torch_backend.causal).
 Each program keeps its columns of the state in registers, so what is split over programs is the
-columns of values, or for the gradients of queries and keys those of the features.
+columns of values, or for the gradients of queries and keys those of the features. The gradient of
+`log_decay` comes with these two, as the sum of what each block of features adds; S and z before
+each chunk are kept for it from the first sweep to the second.
 """
 
 from __future__ import annotations
@@ -17,19 +19,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from linattn_triton.decay import decay_between, sum_across_here, sum_from_here, sum_until_here
 from linattn_triton.tiles import (
-    decay_between,
     dot,
-    existing,
+    find_chunk,
+    find_work,
     load_derivative,
     load_matrix,
     load_tile,
     load_vector,
     scale_rows,
-    span,
     store_matrix,
     store_tile,
     store_vector,
+    zero_above,
 )
 
 
@@ -43,17 +46,10 @@ def forward(
 ):  # fmt: skip
     """Output, normalizer (with eps) and last state, for BLOCK columns of the values."""
     blocks = tl.maximum(tl.cdiv(value_dim, BLOCK), 1)
-    block = tl.program_id(0) % blocks
-    head = (tl.program_id(0) // blocks % heads).to(tl.int64)
-    sequence = (tl.program_id(0) // blocks // heads).to(tl.int64)
+    block, _, head, sequence, row, start, stop = find_work(blocks, 1, heads, cu_seqlens, length)
     kv_heads, kv_head = heads // groups, head // groups
-    row, start, stop = span(cu_seqlens, sequence, length)
     features = tl.arange(0, WIDTH).to(tl.int64)
     columns = (block * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
-    offsets = tl.arange(0, CHUNK)
-    of_q = row * q_strides[0] + head * q_strides[1]
-    of_k = row * k_strides[0] + kv_head * k_strides[1]
-    of_v = row * v_strides[0] + kv_head * v_strides[1]
     of_out, of_kv = (row * heads + head) * length, (row * kv_heads + kv_head) * length
     of_z = (sequence * kv_heads + kv_head) * dim
     of_s = of_z * value_dim
@@ -61,15 +57,12 @@ def forward(
     s = load_matrix(initial_s, of_s, features, dim, value_dim, columns, value_dim, 1)
     z = load_vector(initial_z, of_z, features, dim)
     for first in range(start, stop, CHUNK):
-        positions = first + offsets.to(tl.int64)
-        present = positions < stop
-        exists = existing(positions, stop, row, length, key_lengths, mask)
-        tile_q = load_tile(q, of_q, q_strides, positions, present, features, dim, MAP)
-        tile_k = load_tile(k, of_k, k_strides, positions, exists, features, dim, MAP)
-        tile_v = load_tile(v, of_v, v_strides, positions, exists, columns, value_dim, 0)
+        positions, present, exists = find_chunk(first, stop, row, length, key_lengths, mask, CHUNK)
+        tile_q = load_tile(q, q_strides, row, head, positions, present, features, dim, MAP)
+        tile_k = load_tile(k, k_strides, row, kv_head, positions, exists, features, dim, MAP)
+        tile_v = load_tile(v, v_strides, row, kv_head, positions, exists, columns, value_dim, 0)
         tile_q, tile_k = tile_q.to(DOT).to(tl.float32), tile_k.to(DOT).to(tl.float32)
-        weights = dot(tile_q, tl.trans(tile_k), DOT, PRECISION)
-        weights = tl.where(offsets[:, None] >= offsets[None, :], weights, 0.0)
+        weights = zero_above(dot(tile_q, tl.trans(tile_k), DOT, PRECISION))
         across = 1.0
         if decay is not None:
             between, from_start, to_end, across = decay_between(
@@ -96,43 +89,37 @@ def forward(
 @triton.jit
 def query_gradient(
     q, q_strides, k, k_strides, v, v_strides, grad_out, g_strides, normalizer, h, grad_query,
-    key_lengths, cu_seqlens, mask, decay, initial_s, initial_z,
+    grad_decay, before_s, before_z, key_lengths, cu_seqlens, mask, decay, initial_s, initial_z,
     heads, groups, length, dim, value_dim,
     MAP: tl.constexpr, NORMALIZE: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr,
     BLOCK: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """d phi(q) = S g + h z, then dq, for BLOCK columns of the features."""
+    """d phi(q) = S g + h z, then dq, for BLOCK columns of the features.
+
+    With grad_decay (B, H, blocks, N): what queries read from before their chunk, as they add to it,
+    and S and z before each chunk, in before_s and before_z.
+    """
     blocks = tl.maximum(tl.cdiv(dim, BLOCK), 1)
-    block = tl.program_id(0) % blocks
-    head = (tl.program_id(0) // blocks % heads).to(tl.int64)
-    sequence = (tl.program_id(0) // blocks // heads).to(tl.int64)
+    block, _, head, sequence, row, start, stop = find_work(blocks, 1, heads, cu_seqlens, length)
     kv_heads, kv_head = heads // groups, head // groups
-    row, start, stop = span(cu_seqlens, sequence, length)
     values = tl.arange(0, WIDTH).to(tl.int64)
     columns = (block * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
-    offsets = tl.arange(0, CHUNK)
-    of_q = row * q_strides[0] + head * q_strides[1]
-    of_g = row * g_strides[0] + head * g_strides[1]
-    of_k = row * k_strides[0] + kv_head * k_strides[1]
-    of_v = row * v_strides[0] + kv_head * v_strides[1]
     of_out, of_kv = (row * heads + head) * length, (row * kv_heads + kv_head) * length
     of_z = (sequence * kv_heads + kv_head) * dim
+    chunk = (row * length + start) // CHUNK + sequence
 
     s = load_matrix(
         initial_s, of_z * value_dim, values, value_dim, 1, columns, dim, value_dim
     )  # (M, F)
     z = load_vector(initial_z, of_z, columns, dim)
     for first in range(start, stop, CHUNK):
-        positions = first + offsets.to(tl.int64)
-        present = positions < stop
-        exists = existing(positions, stop, row, length, key_lengths, mask)
-        g = load_tile(grad_out, of_g, g_strides, positions, present, values, value_dim, 0)
+        positions, present, exists = find_chunk(first, stop, row, length, key_lengths, mask, CHUNK)
+        g = load_tile(grad_out, g_strides, row, head, positions, present, values, value_dim, 0)
         g = scale_rows(g, normalizer, of_out + positions, present, NORMALIZE)
         tile_h = tl.load(h + of_out + positions, mask=present, other=0.0)
-        tile_k = load_tile(k, of_k, k_strides, positions, exists, columns, dim, MAP)
-        tile_v = load_tile(v, of_v, v_strides, positions, exists, values, value_dim, 0)
-        weights = dot(g, tl.trans(tile_v), DOT, PRECISION) + tile_h[:, None]
-        weights = tl.where(offsets[:, None] >= offsets[None, :], weights, 0.0)
+        tile_k = load_tile(k, k_strides, row, kv_head, positions, exists, columns, dim, MAP)
+        tile_v = load_tile(v, v_strides, row, kv_head, positions, exists, values, value_dim, 0)
+        weights = zero_above(dot(g, tl.trans(tile_v), DOT, PRECISION) + tile_h[:, None])
         across = 1.0
         if decay is not None:
             between, from_start, to_end, across = decay_between(
@@ -141,10 +128,24 @@ def query_gradient(
             weights *= between
             g *= from_start[:, None]
             tile_h *= from_start
-        tile = dot(weights, tile_k, DOT, PRECISION) + dot(g, s, DOT, PRECISION)
-        tile += tile_h[:, None] * z[None, :]
-        tile *= load_derivative(q, of_q, q_strides, positions, present, columns, dim, MAP)
-        store_tile(grad_query, of_out * dim, tile, positions, present, columns, dim)
+        tile = dot(g, s, DOT, PRECISION) + tile_h[:, None] * z[None, :]
+        if grad_decay is not None:
+            tile_q = load_tile(q, q_strides, row, head, positions, present, columns, dim, MAP)
+            read = tl.where(exists, sum_from_here(tl.sum(tile_q * tile, 1)), 0.0)
+            of_decay = of_out * blocks + block * length
+            tl.store(grad_decay + of_decay + positions, read, mask=present)
+            if head % groups == 0:
+                of_before = (chunk * kv_heads + kv_head) * dim
+                store_matrix(
+                    before_s, of_before * value_dim, s, values, value_dim, 1, columns, dim,
+                    value_dim,
+                )  # fmt: skip
+                store_vector(before_z, of_before, z, columns, dim)
+            chunk += 1
+        if grad_query is not None:
+            tile += dot(weights, tile_k, DOT, PRECISION)
+            tile *= load_derivative(q, q_strides, row, head, positions, present, columns, dim, MAP)
+            store_tile(grad_query, of_out * dim, tile, positions, present, columns, dim)
         if decay is not None:
             tile_k *= to_end[:, None]
         s = s * across + dot(tl.trans(tile_v), tile_k, DOT, PRECISION)
@@ -154,23 +155,23 @@ def query_gradient(
 @triton.jit
 def key_gradient(
     q, q_strides, k, k_strides, v, v_strides, grad_out, g_strides, normalizer, h, grad_key,
+    grad_decay, before_s, before_z,
     key_lengths, cu_seqlens, mask, decay, grad_last_s, grad_last_z, grad_initial_s, grad_initial_z,
     heads, groups, length, dim, value_dim,
     MAP: tl.constexpr, NORMALIZE: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr,
     BLOCK: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """d phi(k) = R v + r, then dk, for BLOCK columns of the features; R and r at the start."""
+    """d phi(k) = R v + r, then dk, for BLOCK columns of the features; R and r at the start.
+
+    With grad_decay (B, H_kv, blocks, L): all but what `query_gradient` adds to it.
+    """
     blocks = tl.maximum(tl.cdiv(dim, BLOCK), 1)
     kv_heads = heads // groups
-    block = tl.program_id(0) % blocks
-    kv_head = (tl.program_id(0) // blocks % kv_heads).to(tl.int64)
-    sequence = (tl.program_id(0) // blocks // kv_heads).to(tl.int64)
-    row, start, stop = span(cu_seqlens, sequence, length)
+    block, _, kv_head, sequence, row, start, stop = find_work(
+        blocks, 1, kv_heads, cu_seqlens, length
+    )
     values = tl.arange(0, WIDTH).to(tl.int64)
     columns = (block * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
-    offsets = tl.arange(0, CHUNK)
-    of_k = row * k_strides[0] + kv_head * k_strides[1]
-    of_v = row * v_strides[0] + kv_head * v_strides[1]
     of_kv = (row * kv_heads + kv_head) * length
     of_z = (sequence * kv_heads + kv_head) * dim
     of_s = of_z * value_dim
@@ -179,10 +180,11 @@ def key_gradient(
     z = load_vector(grad_last_z, of_z, columns, dim)
     chunks = tl.cdiv(stop - start, CHUNK)
     for done in range(0, chunks):
-        positions = start + (chunks - 1 - done) * CHUNK + offsets.to(tl.int64)
-        present = positions < stop
-        exists = existing(positions, stop, row, length, key_lengths, mask)
-        tile_v = load_tile(v, of_v, v_strides, positions, exists, values, value_dim, 0)
+        chunk = chunks - 1 - done
+        positions, present, exists = find_chunk(
+            start + chunk * CHUNK, stop, row, length, key_lengths, mask, CHUNK
+        )
+        tile_v = load_tile(v, v_strides, row, kv_head, positions, exists, values, value_dim, 0)
         tile = dot(tile_v, s, DOT, PRECISION) + z[None, :]
         if decay is not None:
             between, from_start, to_end, across = decay_between(
@@ -191,26 +193,42 @@ def key_gradient(
             tile *= to_end[:, None]
             s *= across
             z *= across
+        if grad_decay is not None:
+            tile_k = load_tile(k, k_strides, row, kv_head, positions, exists, columns, dim, MAP)
+            written = sum_until_here(tl.sum(tile_k * tile, 1))
+            of_before = (row * length + start) // CHUNK + sequence + chunk
+            of_before = (of_before * kv_heads + kv_head) * dim
+            before = load_matrix(
+                before_s, of_before * value_dim, values, value_dim, 1, columns, dim, value_dim
+            )
+            through = tl.sum(before * s, 0) + load_vector(before_z, of_before, columns, dim) * z
+            written += tl.sum(through, 0)
         for member in range(0, groups):
             head = kv_head * groups + member
-            of_q = row * q_strides[0] + head * q_strides[1]
-            of_g = row * g_strides[0] + head * g_strides[1]
             rows = (row * heads + head) * length + positions
-            g = load_tile(grad_out, of_g, g_strides, positions, present, values, value_dim, 0)
+            g = load_tile(grad_out, g_strides, row, head, positions, present, values, value_dim, 0)
             g = scale_rows(g, normalizer, rows, present, NORMALIZE)
             tile_h = tl.load(h + rows, mask=present, other=0.0)
-            tile_q = load_tile(q, of_q, q_strides, positions, present, columns, dim, MAP)
-            weights = dot(g, tl.trans(tile_v), DOT, PRECISION) + tile_h[:, None]
-            weights = tl.where(offsets[:, None] >= offsets[None, :], weights, 0.0)
+            tile_q = load_tile(q, q_strides, row, head, positions, present, columns, dim, MAP)
+            weights = zero_above(dot(g, tl.trans(tile_v), DOT, PRECISION) + tile_h[:, None])
             if decay is not None:
                 weights *= between
+            if grad_decay is not None:
+                scores = dot(tile_q, tl.trans(tile_k), DOT, PRECISION)
+                written += sum_across_here(weights * scores)
             tile += dot(tl.trans(weights), tile_q, DOT, PRECISION)
             if decay is not None:
                 tile_q *= from_start[:, None]
             s += dot(tl.trans(g), tile_q, DOT, PRECISION)
             z += tl.sum(tile_q * tile_h[:, None], 0)
+        if grad_decay is not None:
+            of_decay = of_kv * blocks + block * length
+            written = tl.where(exists, written, 0.0)
+            tl.store(grad_decay + of_decay + positions, written, mask=present)
         if grad_key is not None:
-            tile *= load_derivative(k, of_k, k_strides, positions, exists, columns, dim, MAP)
+            tile *= load_derivative(
+                k, k_strides, row, kv_head, positions, exists, columns, dim, MAP
+            )
             store_tile(grad_key, of_kv * dim, tile, positions, present, columns, dim)
     store_matrix(grad_initial_s, of_s, s, values, value_dim, 1, columns, dim, value_dim)
     store_vector(grad_initial_z, of_z, z, columns, dim)
@@ -227,24 +245,21 @@ def value_gradient(
     """dv = R^T phi(k), for BLOCK columns of the values."""
     blocks = tl.maximum(tl.cdiv(value_dim, BLOCK), 1)
     kv_heads = heads // groups
-    block = tl.program_id(0) % blocks
-    kv_head = (tl.program_id(0) // blocks % kv_heads).to(tl.int64)
-    sequence = (tl.program_id(0) // blocks // kv_heads).to(tl.int64)
-    row, start, stop = span(cu_seqlens, sequence, length)
+    block, _, kv_head, sequence, row, start, stop = find_work(
+        blocks, 1, kv_heads, cu_seqlens, length
+    )
     features = tl.arange(0, WIDTH).to(tl.int64)
     columns = (block * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
-    offsets = tl.arange(0, CHUNK)
-    of_k = row * k_strides[0] + kv_head * k_strides[1]
     of_kv = (row * kv_heads + kv_head) * length
     of_s = (sequence * kv_heads + kv_head) * dim * value_dim
 
     s = load_matrix(grad_last_s, of_s, features, dim, value_dim, columns, value_dim, 1)
     chunks = tl.cdiv(stop - start, CHUNK)
     for done in range(0, chunks):
-        positions = start + (chunks - 1 - done) * CHUNK + offsets.to(tl.int64)
-        present = positions < stop
-        exists = existing(positions, stop, row, length, key_lengths, mask)
-        tile_k = load_tile(k, of_k, k_strides, positions, exists, features, dim, MAP)
+        positions, present, exists = find_chunk(
+            start + (chunks - 1 - done) * CHUNK, stop, row, length, key_lengths, mask, CHUNK
+        )
+        tile_k = load_tile(k, k_strides, row, kv_head, positions, exists, features, dim, MAP)
         tile = dot(tile_k, s, DOT, PRECISION)
         if decay is not None:
             between, from_start, to_end, across = decay_between(
@@ -254,14 +269,11 @@ def value_gradient(
             s *= across
         for member in range(0, groups):
             head = kv_head * groups + member
-            of_q = row * q_strides[0] + head * q_strides[1]
-            of_g = row * g_strides[0] + head * g_strides[1]
             rows = (row * heads + head) * length + positions
-            g = load_tile(grad_out, of_g, g_strides, positions, present, columns, value_dim, 0)
+            g = load_tile(grad_out, g_strides, row, head, positions, present, columns, value_dim, 0)
             g = scale_rows(g, normalizer, rows, present, NORMALIZE)
-            tile_q = load_tile(q, of_q, q_strides, positions, present, features, dim, MAP)
-            weights = dot(tile_q, tl.trans(tile_k), DOT, PRECISION)
-            weights = tl.where(offsets[:, None] >= offsets[None, :], weights, 0.0)
+            tile_q = load_tile(q, q_strides, row, head, positions, present, features, dim, MAP)
+            weights = zero_above(dot(tile_q, tl.trans(tile_k), DOT, PRECISION))
             if decay is not None:
                 weights *= between
                 tile_q *= from_start[:, None]

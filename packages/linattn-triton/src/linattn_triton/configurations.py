@@ -40,13 +40,19 @@ TABLE = {
     (256, False): Configuration(16, 16, 4, 1),
 }
 
+# Warps of causal kernels without decay, from twice MANY heads on. 512 heads of 64 dims and 2,048
+# positions in bfloat16 take 0.30 ms on an H200, with gradients 1.46; 4 warps take 0.44 and 1.78.
+FEW_WARPS = {(64, True): 2}
+
 
 def power_of_two(width: int) -> int:
     """The size of a tile that holds the width, as Triton wants it."""
     return max(NARROWEST, 1 << max(0, width - 1).bit_length())
 
 
-def choose(summed: int, columns: int, heads: int, *, half: bool) -> Configuration:
+def choose(
+    summed: int, columns: int, heads: int, *, half: bool, light: bool = False, heavy: bool = False
+) -> Configuration:
     """The configuration of a kernel.
 
     Args:
@@ -54,9 +60,17 @@ def choose(summed: int, columns: int, heads: int, *, half: bool) -> Configuratio
         columns: those of the result.
         heads: that walk side by side; where they are few, more programs share the columns.
         half: whether operands are rounded to 16 bits.
+        light: whether the kernel is causal, without decay.
+        heavy: whether the kernel also computes the gradient of decay, for which half of the columns
+            leave registers.
     """
-    chosen = TABLE[max(32, power_of_two(summed)), half]
+    row = max(32, power_of_two(summed)), half
+    chosen = TABLE[row]
+    if light and heads >= 2 * MANY:
+        chosen = chosen._replace(num_warps=FEW_WARPS.get(row, chosen.num_warps))
     block = min(chosen.block, power_of_two(columns))
+    if heavy:
+        block = max(NARROWEST, block // 2)
     while block > NARROWEST and heads * -(-columns // block) < MANY:
         block //= 2
     return chosen._replace(block=block)

@@ -51,24 +51,38 @@ def causal_backward(
     h: Tensor,
     grad_state: LinearAttentionState | None,
 ) -> Gradients:
-    """The wanted gradients, each by a sweep of its own."""
+    """The wanted gradients: those of queries, keys and values each by a sweep of its own.
+
+    That of `log_decay` needs the sweeps of queries and keys, and memory for the states before all
+    chunks: F M / chunk numbers for each position of a key/value head.
+    """
     gradients = new_gradients(call, call.wanted_gradients)
+    wants_decay = gradients.log_decay is not None
     inputs = _tensors(call.query, call.key, call.value, grad_out)
     flags: dict[str, Any] = {"MAP": MAPS[call.feature_map], "NORMALIZE": call.normalize}
     heads, kv_heads = call.num_sequences * call.heads, call.num_sequences * call.kv_heads
-    if gradients.query is not None:
-        options, blocks = _options(call, call.value_dim, call.feature_dim, heads)
+    read = written = None
+    before: tuple[Tensor | None, Tensor | None] = (None, None)
+    if gradients.query is not None or wants_decay:
+        options, blocks = _options(call, call.value_dim, call.feature_dim, heads, heavy=wants_decay)
+        if wants_decay:
+            before = _new_states(call, options["CHUNK"], options["DOT"])
+            read = h.new_empty(call.batch, call.heads, blocks, call.key_length)
         _launch(
             causal.query_gradient, heads * blocks, *inputs, output.normalizer, h, gradients.query,
-            *_places(call), call.log_decay, *_pair(call.initial_state), *_sizes(call),
-            **flags, **options,
+            read, *before, *_places(call), call.log_decay, *_pair(call.initial_state),
+            *_sizes(call), **flags, **options,
         )  # fmt: skip
-    if gradients.key is not None or gradients.initial_state is not None:
-        options, blocks = _options(call, call.value_dim, call.feature_dim, kv_heads)
+    if gradients.key is not None or gradients.initial_state is not None or wants_decay:
+        options, blocks = _options(
+            call, call.value_dim, call.feature_dim, kv_heads, heavy=wants_decay
+        )
+        if wants_decay:
+            written = h.new_empty(call.batch, call.kv_heads, blocks, call.key_length)
         _launch(
             causal.key_gradient, kv_heads * blocks, *inputs, output.normalizer, h, gradients.key,
-            *_places(call), call.log_decay, *_pair(grad_state), *_pair(gradients.initial_state),
-            *_sizes(call), **flags, **options,
+            written, *before, *_places(call), call.log_decay, *_pair(grad_state),
+            *_pair(gradients.initial_state), *_sizes(call), **flags, **options,
         )  # fmt: skip
     if gradients.value is not None:
         options, blocks = _options(call, call.feature_dim, call.value_dim, kv_heads)
@@ -77,6 +91,9 @@ def causal_backward(
             *_places(call), call.log_decay, _pair(grad_state)[0], *_sizes(call),
             **flags, **options,
         )  # fmt: skip
+    if read is not None and written is not None:
+        read = read.unflatten(1, (call.kv_heads, call.groups)).sum((2, 3))
+        torch.add(read, written.sum(2), out=gradients.log_decay)
     return gradients
 
 
@@ -211,19 +228,33 @@ def _launch(kernel: Any, programs: int, *arguments: Any, **options: Any) -> None
 
 
 def _options(
-    call: AttentionCall, summed: int, columns: int, heads: int
+    call: AttentionCall, summed: int, columns: int, heads: int, *, heavy: bool = False
 ) -> tuple[dict[str, Any], int]:
-    """The keyword arguments of a kernel, and the blocks of columns."""
+    """The keyword arguments of a kernel, and the blocks of columns; for `heavy` see `choose`."""
     dtypes = (call.query_dtype, call.value_dtype)
     dtype = dtypes[0] if dtypes[0] == dtypes[1] else torch.float32
     half = dtype == torch.bfloat16
-    chosen = choose(summed, columns, heads, half=half)
+    light = call.is_causal and call.log_decay is None
+    chosen = choose(summed, columns, heads, half=half, light=light, heavy=heavy)
     options = {
         "CHUNK": chosen.chunk, "WIDTH": power_of_two(summed), "BLOCK": chosen.block,
         "DOT": LANGUAGE_DTYPES[half], "PRECISION": device.precision(call.device, dtype),
         "num_warps": chosen.num_warps, "num_stages": chosen.num_stages,
     }  # fmt: skip
     return options, max(1, -(-columns // chosen.block))
+
+
+def _new_states(call: AttentionCall, chunk: int, dot: Any) -> tuple[Tensor, Tensor]:
+    """Memory for S and z before every chunk, S as products take it.
+
+    The chunks of a sequence follow one another. Those of sequence i begin at number i + p // chunk,
+    where p positions stand before the sequence.
+    """
+    chunks = call.batch * call.key_length // chunk + call.num_sequences
+    shape = (chunks, call.kv_heads, call.feature_dim)
+    dtype = torch.bfloat16 if dot == LANGUAGE_DTYPES[True] else torch.float32
+    s = call.value.new_empty(*shape, call.value_dim, dtype=dtype)
+    return s, call.value.new_empty(shape, dtype=torch.float32)
 
 
 def _parts(length: int, chunk: int, programs: int) -> int:

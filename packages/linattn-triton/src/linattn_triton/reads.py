@@ -11,13 +11,13 @@ import triton.language as tl
 
 from linattn_triton.tiles import (
     dot,
-    existing,
+    find_chunk,
+    find_work,
     load_derivative,
     load_matrix,
     load_tile,
     load_vector,
     scale_rows,
-    span,
     store_matrix,
     store_tile,
     store_vector,
@@ -37,25 +37,20 @@ def add_up(
     """
     blocks = tl.maximum(tl.cdiv(value_dim, BLOCK), 1)
     kv_heads = heads // groups
-    block = tl.program_id(0) % blocks
-    segment = tl.program_id(0) // blocks % segments
-    kv_head = (tl.program_id(0) // blocks // segments % kv_heads).to(tl.int64)
-    sequence = (tl.program_id(0) // blocks // segments // kv_heads).to(tl.int64)
-    row, start, stop = span(cu_seqlens, sequence, length)
+    block, segment, kv_head, sequence, row, start, stop = find_work(
+        blocks, segments, kv_heads, cu_seqlens, length
+    )
     features = tl.arange(0, WIDTH).to(tl.int64)
     columns = (block * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
     total = tl.zeros([WIDTH, BLOCK], tl.float32)
     total_z = tl.zeros([WIDTH], tl.float32)
     for first in range(start + segment * CHUNK, stop, segments * CHUNK):
-        positions = first + tl.arange(0, CHUNK).to(tl.int64)
-        exists = existing(positions, stop, row, length, key_lengths, mask)
+        positions, _, exists = find_chunk(first, stop, row, length, key_lengths, mask, CHUNK)
         for member in range(0, groups):
             head = kv_head * groups + member
             rows = (row * heads + head) * length + positions
-            of_a = row * a_strides[0] + head * a_strides[1]
-            of_c = row * c_strides[0] + head * c_strides[1]
-            tile_a = load_tile(a, of_a, a_strides, positions, exists, features, dim, MAP)
-            tile_c = load_tile(c, of_c, c_strides, positions, exists, columns, value_dim, 0)
+            tile_a = load_tile(a, a_strides, row, head, positions, exists, features, dim, MAP)
+            tile_c = load_tile(c, c_strides, row, head, positions, exists, columns, value_dim, 0)
             tile_c = scale_rows(tile_c, normalizer, rows, exists, SCALED)
             tile_a = tile_a.to(DOT).to(tl.float32)
             total += dot(tl.trans(tile_a), tile_c, DOT, PRECISION)
@@ -77,22 +72,18 @@ def read_output(
 ):  # fmt: skip
     """out = phi(q)^T S / n and n = phi(q) . z + eps, for every chunk of a part."""
     blocks = tl.maximum(tl.cdiv(value_dim, BLOCK), 1)
-    block = tl.program_id(0) % blocks
-    part = tl.program_id(0) // blocks % parts
-    head = (tl.program_id(0) // blocks // parts % heads).to(tl.int64)
-    sequence = (tl.program_id(0) // blocks // parts // heads).to(tl.int64)
-    row, start, stop = span(cu_seqlens, sequence, length)
+    block, part, head, sequence, row, start, stop = find_work(
+        blocks, parts, heads, cu_seqlens, length
+    )
     features = tl.arange(0, WIDTH).to(tl.int64)
     columns = (block * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
-    of_q = row * q_strides[0] + head * q_strides[1]
     of_out = (row * heads + head) * length
     of_z = (sequence * (heads // groups) + head // groups) * dim
     tile_s = load_matrix(s, of_z * value_dim, features, dim, value_dim, columns, value_dim, 1)
     tile_z = load_vector(z, of_z, features, dim)
     for first in range(start + part * CHUNK, stop, parts * CHUNK):
-        positions = first + tl.arange(0, CHUNK).to(tl.int64)
-        present = positions < stop
-        tile_q = load_tile(q, of_q, q_strides, positions, present, features, dim, MAP)
+        positions, present, _ = find_chunk(first, stop, row, length, None, None, CHUNK)
+        tile_q = load_tile(q, q_strides, row, head, positions, present, features, dim, MAP)
         tile_q = tile_q.to(DOT).to(tl.float32)
         tile = dot(tile_q, tile_s, DOT, PRECISION)
         total = tl.sum(tile_q * tile_z[None, :], 1) + eps
@@ -114,15 +105,11 @@ def read_gradient(
     dq: a = g, T = S^T, z; dk: a = v, T = R^T, r; dv: a = phi(k), T = R, without z and x.
     """
     blocks = tl.maximum(tl.cdiv(width, BLOCK), 1)
-    block = tl.program_id(0) % blocks
-    part = tl.program_id(0) // blocks % parts
-    head = (tl.program_id(0) // blocks // parts % heads).to(tl.int64)
-    sequence = (tl.program_id(0) // blocks // parts // heads).to(tl.int64)
-    row, start, stop = span(cu_seqlens, sequence, length)
+    block, part, head, sequence, row, start, stop = find_work(
+        blocks, parts, heads, cu_seqlens, length
+    )
     summed = tl.arange(0, WIDTH).to(tl.int64)
     columns = (block * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
-    of_a = row * a_strides[0] + head * a_strides[1]
-    of_x = row * x_strides[0] + head * x_strides[1]
     of_out = (row * heads + head) * length
     of_state = sequence * (heads // groups) + head // groups
     tile_s = load_matrix(
@@ -130,9 +117,8 @@ def read_gradient(
     )
     tile_z = load_vector(z, of_state * width, columns, width)
     for first in range(start + part * CHUNK, stop, parts * CHUNK):
-        positions = first + tl.arange(0, CHUNK).to(tl.int64)
-        exists = existing(positions, stop, row, length, key_lengths, mask)
-        tile_a = load_tile(a, of_a, a_strides, positions, exists, summed, inner, MAP_A)
+        positions, present, exists = find_chunk(first, stop, row, length, key_lengths, mask, CHUNK)
+        tile_a = load_tile(a, a_strides, row, head, positions, exists, summed, inner, MAP_A)
         tile_a = scale_rows(tile_a, normalizer, of_out + positions, exists, SCALED)
         tile = dot(tile_a, tile_s, DOT, PRECISION)
         if h is not None:
@@ -140,8 +126,8 @@ def read_gradient(
             tile += tile_h[:, None] * tile_z[None, :]
         else:
             tile += tile_z[None, :]
-        tile *= load_derivative(x, of_x, x_strides, positions, exists, columns, width, MAP)
-        store_tile(out, of_out * width, tile, positions, positions < stop, columns, width)
+        tile *= load_derivative(x, x_strides, row, head, positions, exists, columns, width, MAP)
+        store_tile(out, of_out * width, tile, positions, present, columns, width)
 
 
 @triton.jit
@@ -159,8 +145,10 @@ def normalizer_gradient(
     total = tl.zeros([CHUNK], tl.float32)
     if NORMALIZE:
         columns = tl.arange(0, WIDTH).to(tl.int64)
-        base = head // heads * g_strides[0] + head % heads * g_strides[1]
-        g = load_tile(grad_out, base, g_strides, positions, present, columns, value_dim, 0)
+        g = load_tile(
+            grad_out, g_strides, head // heads, head % heads, positions, present, columns,
+            value_dim, 0,
+        )  # fmt: skip
         g = scale_rows(g, normalizer, rows, present, NORMALIZE)
         inside = present[:, None] & (columns < value_dim)[None, :]
         places = rows[:, None] * value_dim + columns[None, :]
@@ -188,8 +176,7 @@ def step(
     own = (features < dim) & live
     # A tile of one column: the maps act on tiles.
     one, zero = live & (tl.arange(0, 1) == 0), tl.zeros([1], tl.int64)
-    of_k = row * k_strides[0] + kv_head * k_strides[1]
-    tile_k = tl.sum(load_tile(k, of_k, k_strides, zero, one, features, dim, MAP), 0)
+    tile_k = tl.sum(load_tile(k, k_strides, row, kv_head, zero, one, features, dim, MAP), 0)
     of_z = slot * z_strides[0] + kv_head * z_strides[1]
     tile_z = tl.load(z + of_z + features * z_strides[3], mask=own, other=0.0)
     factor = 1.0
@@ -199,10 +186,10 @@ def step(
     tile_z += tile_k
     tl.store(z + of_z + features * z_strides[3], tile_z, mask=own)
     of_s = slot * s_strides[0] + kv_head * s_strides[1]
-    of_v = row * v_strides[0] + kv_head * v_strides[1]
     for first in range(0, value_dim, BLOCK):
         columns = first + tl.arange(0, BLOCK).to(tl.int64)
-        tile_v = tl.sum(load_tile(v, of_v, v_strides, zero, one, columns, value_dim, 0), 0)
+        tile_v = load_tile(v, v_strides, row, kv_head, zero, one, columns, value_dim, 0)
+        tile_v = tl.sum(tile_v, 0)
         inside = own[:, None] & (columns < value_dim)[None, :]
         places = of_s + features[:, None] * s_strides[2] + columns[None, :] * s_strides[3]
         tile_s = tl.load(s + places, mask=inside, other=0.0)
@@ -210,8 +197,8 @@ def step(
         tl.store(s + places, tile_s, mask=inside)
         for member in range(0, groups):
             head = kv_head * groups + member
-            of_q = row * q_strides[0] + head * q_strides[1]
-            tile_q = tl.sum(load_tile(q, of_q, q_strides, zero, one, features, dim, MAP), 0)
+            tile_q = load_tile(q, q_strides, row, head, zero, one, features, dim, MAP)
+            tile_q = tl.sum(tile_q, 0)
             result = tl.sum(tile_q[:, None] * tile_s, 0)
             if NORMALIZE:
                 result = result / (tl.sum(tile_q * tile_z, 0) + eps)

@@ -1,4 +1,4 @@
-"""What the kernels share: tiles loaded with their feature map, keys that exist, factors of decay.
+"""What the kernels share: their places in a call, tiles with their feature map, products.
 
 Layouts are those of the operator, (B, H, N, D) with any strides. Tiles are (positions, columns) and
 are zero outside of the tensor, and where a key does not exist. Everything but the operands of dot
@@ -15,31 +15,41 @@ RELU = tl.constexpr(2)
 
 
 @triton.jit
-def span(cu_seqlens, sequence, length):
-    """The row of the batch in which a sequence stands, and where it starts and stops."""
+def find_work(blocks, parts, heads, cu_seqlens, length):
+    """Which block of columns, part, head and sequence a program has.
+
+    Also the row of the batch in which the sequence stands, and where it starts and stops there.
+    """
+    block = tl.program_id(0) % blocks
+    part = tl.program_id(0) // blocks % parts
+    head = (tl.program_id(0) // blocks // parts % heads).to(tl.int64)
+    sequence = (tl.program_id(0) // blocks // parts // heads).to(tl.int64)
     row, start, stop = sequence, sequence * 0, sequence * 0 + length
     if cu_seqlens is not None:
         row = sequence * 0
         start = tl.minimum(tl.maximum(tl.load(cu_seqlens + sequence), 0), length)
         stop = tl.minimum(tl.maximum(tl.load(cu_seqlens + sequence + 1), 0), length)
-    return row, start, stop
+    return block, part, head, sequence, row, start, stop
 
 
 @triton.jit
-def existing(positions, stop, row, length, key_lengths, mask):
-    """Which of the positions have a key."""
-    exists = positions < stop
+def find_chunk(first, stop, row, length, key_lengths, mask, CHUNK: tl.constexpr):
+    """The positions of a chunk, which of them are in the sequence, and which have a key."""
+    positions = first + tl.arange(0, CHUNK).to(tl.int64)
+    present = positions < stop
+    exists = present
     if key_lengths is not None:
         exists = exists & (positions < tl.load(key_lengths + row))
     if mask is not None:
         exists = exists & (tl.load(mask + row * length + positions, mask=exists, other=0) != 0)
-    return exists
+    return positions, present, exists
 
 
 @triton.jit
-def load_tile(x, base, strides, positions, present, columns, width, MAP: tl.constexpr):
+def load_tile(x, strides, row, head, positions, present, columns, width, MAP: tl.constexpr):
     """phi of rows of a (B, H, N, D) tensor in float32; zero where a row is not present."""
     inside = present[:, None] & (columns < width)[None, :]
+    base = row * strides[0] + head * strides[1]
     places = positions[:, None] * strides[2] + columns[None, :] * strides[3]
     tile = tl.load(x + base + places, mask=inside, other=0).to(tl.float32)
     if MAP == ELU:
@@ -50,9 +60,9 @@ def load_tile(x, base, strides, positions, present, columns, width, MAP: tl.cons
 
 
 @triton.jit
-def load_derivative(x, base, strides, positions, present, columns, width, MAP: tl.constexpr):
+def load_derivative(x, strides, row, head, positions, present, columns, width, MAP: tl.constexpr):
     """phi' at rows of a (B, H, N, D) tensor; zero where a row is not present."""
-    tile = load_tile(x, base, strides, positions, present, columns, width, 0)
+    tile = load_tile(x, strides, row, head, positions, present, columns, width, 0)
     if MAP == ELU:
         tile = tl.exp(tl.where(tile > 0, 0.0, tile))
     elif MAP == RELU:
@@ -95,7 +105,7 @@ def store_matrix(x, base, tile, rows, row_width, row_stride, columns, column_wid
     inside = (rows < row_width)[:, None] & (columns < column_width)[None, :]
     if x is not None:
         places = base + rows[:, None] * row_stride + columns[None, :] * column_stride
-        tl.store(x + places, tile, mask=inside)
+        tl.store(x + places, tile.to(x.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -115,24 +125,16 @@ def store_vector(x, base, vector, columns, width):
 
 
 @triton.jit
-def decay_between(decay, base, positions, exists, CHUNK: tl.constexpr):
-    """(C, C): exp of the decay's sum over j < m <= i, at [i, j]; 1 for j >= i.
-
-    Also the decay from the start of the chunk to each position, from each position to the end of
-    the chunk, and across it. No factor is the exp of a difference, which could be inf - inf.
-    """
-    place = tl.arange(0, CHUNK)
-    g = tl.load(decay + base + positions, mask=exists, other=0.0).to(tl.float32)
-    later = tl.where(place[:, None] > place[None, :], g[:, None], 0.0)
-    between = tl.exp(tl.cumsum(later, 0))
-    to_end = tl.sum(tl.where(place[:, None] == CHUNK - 1, between, 0.0), 0)
-    return between, tl.exp(tl.cumsum(g, 0)), to_end, tl.exp(tl.sum(g, 0))
-
-
-@triton.jit
 def dot(left, right, DOT: tl.constexpr, PRECISION: tl.constexpr):
     """The matrix product, its operands rounded to DOT, its sums in float32."""
     if PRECISION == "rounded":  # for the interpreter, whose product knows no bfloat16
         return tl.dot(left.to(DOT).to(tl.float32), right.to(DOT).to(tl.float32))
     else:
         return tl.dot(left.to(DOT), right.to(DOT), input_precision=PRECISION)
+
+
+@triton.jit
+def zero_above(products):
+    """The lower triangle of a chunk's products: no query sees a later key."""
+    place = tl.arange(0, products.shape[0])
+    return tl.where(place[:, None] >= place[None, :], products, 0.0)
