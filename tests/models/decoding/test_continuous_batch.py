@@ -267,6 +267,24 @@ def test_prompts_are_read_in_chunks_while_others_draw() -> None:
 
 
 @needs_cpu_backend
+def test_places_without_a_sequence_stay_at_the_start() -> None:
+    """Else they pass the model's last position before a longer sequence does, and end all."""
+    batch = batch_of(compile_decoder(long_model()), 8)
+    for length in [9] * 4 + [40] * 4:
+        batch.add(Request([], length))
+    batch.step()
+    while batch.num_seqs_running > 4:
+        batch.step()
+    batch.step()  # four places are dropped
+    batch.add(Request([], LONGEST))  # they come back, three of them without a sequence
+    while batch.num_seqs_running > 1:
+        batch.step()
+    for _ in range(4):
+        batch.add(Request([], LONGEST))
+    assert set(run(batch).ends.values()) == {"length"}
+
+
+@needs_cpu_backend
 def test_a_step_reads_at_most_so_many_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first tokens of sequences that join count: they are read by the same step."""
     decoder = compile_decoder(long_model())

@@ -127,6 +127,7 @@ class Rows:
         self._rows = [self._rows[place] for place in order.tolist()]
         for x in (self._positions, self._moves, self.tokens):
             x[:left] = x[order.to(x.device)]
+            x[left:] = 0  # a place that is added again does not advance without a sequence
 
     @property
     def state(self) -> DecodingState:
