@@ -77,10 +77,7 @@ def _measure_all(
     cases: Sequence[Case], order: Sequence[str], settings: Settings, command: str,
     folder: Path | None,
 ) -> int:  # fmt: skip
-    """Returns the number of faults; writes the theme's documents after each case.
-
-    Each case runs in a process of its own, except in a quick run.
-    """
+    """Returns the number of faults; each case runs in its own process, but not in a quick run."""
     measure = measure_case if settings.quick else measure_apart
     machine = describe_machine(settings.device, settings.threads)
     limits = isolated_limits(settings)

@@ -136,10 +136,7 @@ def _ratios(results: Mapping[str, CaseResult], runs: Mapping[str, str]) -> list[
 
 
 def _methods(results: Mapping[str, CaseResult], runs: Mapping[str, str]) -> list[str]:
-    """One row for each method of each case that is in no series, which has its tables.
-
-    Columns that are empty in every row are left out.
-    """
+    """A row for each method that is in no series, without columns that are empty in every row."""
     rows = [
         _method_row(name, result, method, runs[name])
         for name, result in results.items()

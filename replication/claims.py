@@ -171,9 +171,6 @@ def select_claims(names: Sequence[str], others: Iterable[str] = ()) -> list[Clai
 
     Args:
         others: what else may have been meant by a name that is wrong.
-
-    Raises:
-        ValueError: a name is no claim's, with names that are near to it.
     """
     for name in names:
         if not any(is_within(claim, name) for claim in CLAIMS):

@@ -57,11 +57,7 @@ def measure(
 
 
 def run_command(command: str, out: Path, device: Device) -> None:
-    """Runs what follows `python` from the repository's root; its output goes into a log.
-
-    Raises:
-        RuntimeError: it failed, with its last line.
-    """
+    """Runs what follows `python` from the repository's root; its output goes into a log."""
     places = {"out": out, "data": data_folder(), "threads": torch.get_num_threads()}
     arguments = [sys.executable, *(word.format(**places) for word in command.split())]
     env = os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {})

@@ -25,10 +25,6 @@ def prepare(flags: Any, least: Mapping[str, int], name: str) -> Path:
         flags: with `threads` and `out`.
         least: the minimum of other flags, by name.
         name: of the folder under runs/conversion, where `out` is None.
-
-    Raises:
-        ValueError: a flag below its minimum.
-        OSError: a folder that cannot be made.
     """
     require_at_least(flags, {"threads": 1, **least})
     if flags.threads is not None:

@@ -117,11 +117,7 @@ def share_schedule(timed: Comparison, training: TrainingFlags) -> Comparison:
 
 
 def shared_updates(runs: Runs) -> int:
-    """The most updates at which all runs were evaluated, all with the same rates until then.
-
-    Raises:
-        ValueError: there are none.
-    """
+    """The most updates at which all runs were evaluated, all with the same rates until then."""
     rates = [dict(x) for x in curves(runs, "learning_rate", split="train").values()]
     logged = sorted(set(rates[0]).intersection(*rates))
     same = itertools.takewhile(lambda step: len({x[step] for x in rates}) == 1, logged)

@@ -41,11 +41,7 @@ def build_model(recipe: Recipe, images: Images) -> AutoregressiveTransformer:
 
 
 def load_run(folder: Path) -> TrainedRun:
-    """The newest checkpoint of the run in `folder`, ready to generate.
-
-    Raises:
-        ValueError: the folder is no run of this application, or its checkpoint is damaged.
-    """
+    """The newest checkpoint of the run in `folder`, ready to generate."""
     run = RunFolder(folder)
     config = app_config(run, APP, KNOWN)
     for name, names in KNOWN.items():

@@ -78,11 +78,7 @@ def finish(
 
 
 def tested_summary(run: RunFolder) -> dict[str, Any]:
-    """The summary of a run of this application that was trained and tested.
-
-    Raises:
-        ValueError: the run has not come so far, or its summary lacks a value.
-    """
+    """The summary of a run of this application that was trained and tested."""
     summary = run_summary(run, APP)
     values = {**summary["metrics"], "attention": summary.get("attention")}
     absent = [name for name in ("attention", *TESTED) if values.get(name) is None]

@@ -56,12 +56,7 @@ SOURCES = {
 
 
 def fetch(source: Source, folder: Path) -> None:
-    """Downloads into `folder` each file of `source` that is not there yet, whole.
-
-    Raises:
-        OSError: a file cannot be downloaded.
-        ValueError: what came has another checksum; it is not kept.
-    """
+    """Downloads into `folder` each file of `source` that is not there yet, whole."""
     pooch.get_logger().setLevel("WARNING")  # the progress bar tells enough
     for name, md5 in source.checksums.items():
         url, advice = source.base_url + name, f"put {name} from {source.page} into {folder} by hand"

@@ -106,10 +106,7 @@ def _placeholder(key: Tensor, cu_seqlens: Tensor | None) -> Tensor:
 
 
 def _weigh_values(call: AttentionCall, log_decay: Tensor) -> tuple[AttentionCall, Tensor]:
-    """The call with values (w V, w), w the decay up to the end; and that over all keys.
-
-    sum_j phi(K_j) (w_j V_j, w_j)^T = (S, z): so the decay costs a copy of the values alone.
-    """
+    """The call with values (w V, w), w the decay up to the end; and the decay over all keys."""
     value = call.value.to(accumulation_dtype(call.value_dtype))
     gone = absent_keys(call.key, call.key_lengths, call.attn_mask)
     if gone is not None:  # NaN in padding would reach the gradient of the decay
@@ -135,10 +132,7 @@ def _sum_later(g: Tensor) -> Tensor:
 
 
 def _sum_later_packed(g: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
-    """The same within each packed sequence, and the sum over each, (sequences, H).
-
-    Each round doubles how many positions a sum covers, so it takes log2(L) rounds.
-    """
+    """The same within each packed sequence, and the sum over each, (sequences, H)."""
     length, (starts, ends) = g.shape[-1], (cu_seqlens[:-1], cu_seqlens[1:])
     if not length:
         return g, g.new_zeros(starts.shape[0], g.shape[1])

@@ -57,11 +57,7 @@ class Comparison:
     complete: Callable[[Summary], bool] = lambda summary: True
 
     def equal_updates(self, folder: str = "") -> Runs:
-        """The run of each variant: made, resumed, or left as it is if it had ended before.
-
-        Raises:
-            ValueError: a folder holds a run of another configuration.
-        """
+        """The run of each variant: made, resumed, or left as it is if it had ended before."""
         return {variant.name: self.run(variant, folder) for variant in self.variants}
 
     def refuse_runs(self) -> None:
@@ -185,9 +181,6 @@ def read_times(
         about: what the times depend on, such as the dataset and the preset; JSON values.
         names: the models that must be in the file.
         measure: returns the fields of `UpdateTimes`, and more if need be.
-
-    Raises:
-        ValueError: the file is damaged, or has the times of other models.
     """
     if not file.exists():
         times = UpdateTimes(**{**about, **measure()})  # type: ignore[arg-type]

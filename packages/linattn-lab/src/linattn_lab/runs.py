@@ -19,9 +19,6 @@ def require_run(run: RunFolder, settings: Mapping[str, object]) -> None:
 
     Args:
         settings: values by name, nested names with dots: {"training.steps": 20}.
-
-    Raises:
-        ValueError: naming the first value that differs.
     """
     config = flatten(run.config())
     for name, wanted in settings.items():
@@ -32,11 +29,7 @@ def require_run(run: RunFolder, settings: Mapping[str, object]) -> None:
 
 
 def run_summary(run: RunFolder, app: str) -> dict[str, Any]:
-    """The summary of a run of `app` that has ended.
-
-    Raises:
-        ValueError: if it has not ended, or is a run of another application.
-    """
+    """The summary of a run of `app` that has ended."""
     return _of_app(run.summary(), run, app)
 
 
@@ -45,9 +38,6 @@ def app_config(run: RunFolder, app: str, names: Collection[str]) -> dict[str, An
 
     Args:
         names: the values that must be in it.
-
-    Raises:
-        ValueError: the run is of another application, or a value is missing.
     """
     config = _of_app(run.config(), run, app)
     if absent := sorted(set(names) - config.keys()):

@@ -153,9 +153,6 @@ def require_at_least(flags: object, least: Mapping[str, int]) -> None:
     """Refuses a flag below its minimum; None, for a default, is accepted.
 
     A flag of several numbers, a tuple, needs at least one, and each has to reach the minimum.
-
-    Raises:
-        ValueError: naming the flag, the minimum and the value.
     """
     for name, minimum in least.items():
         value, flag = getattr(flags, name), f"--{name.replace('_', '-')}"
@@ -184,11 +181,7 @@ def _require_64_bits(flags: object, prefix: str = "--") -> None:
 
 
 def require_one_process() -> None:
-    """Refuses torchrun, on every rank, before any work: for scripts that share none.
-
-    Raises:
-        ValueError: there are several processes.
-    """
+    """Refuses torchrun, on every rank, before any work: for scripts that share none."""
     processes = os.environ.get("WORLD_SIZE", "1")
     if processes != "1":
         raise ValueError(expected(sys.argv[0], "one process", f"{processes} of torchrun"))

@@ -72,9 +72,6 @@ def read_records(file: Path, kind: type[Record[Result]]) -> list[Record[Result]]
 
     Args:
         kind: such as Record[CaseResult]; of Record[Any], results are plain JSON values.
-
-    Raises:
-        ValueError: the file is damaged or not one of ours.
     """
     if not file.exists():
         return []
@@ -82,11 +79,7 @@ def read_records(file: Path, kind: type[Record[Result]]) -> list[Record[Result]]
 
 
 def read_model(file: Path, kind: type[Model]) -> Model:
-    """Returns the content of a JSON file, which another program or a hand may have written.
-
-    Raises:
-        ValueError: the file is damaged or has other fields than `kind`.
-    """
+    """Returns the content of a JSON file, which another program or a hand may have written."""
     try:
         return kind.model_validate_json(file.read_bytes())
     except ValidationError as error:

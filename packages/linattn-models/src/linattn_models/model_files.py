@@ -192,10 +192,7 @@ def compute_digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors contiguous and in memory of their own, as safetensors takes them.
-
-    Cost: copies of those that are not, such as tied weights; the others are not copied.
-    """
+    """The tensors contiguous and in memory of their own, as safetensors takes them."""
     separate: dict[str, Tensor] = {}
     seen: set[tuple[torch.device, int]] = set()
     for name, x in tensors.items():

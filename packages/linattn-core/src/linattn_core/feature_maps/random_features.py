@@ -15,10 +15,7 @@ from linattn_core.state import accumulation_dtype
 
 
 def _orthogonal_gaussian(rows: int, columns: int, generator: torch.Generator | None) -> Tensor:
-    """(rows, columns) matrix: orthogonal directions within each block, lengths of Gaussian rows.
-
-    Drawn on the CPU whatever the default device is, so that a seed gives the same map everywhere.
-    """
+    """(rows, columns): orthogonal directions within each block, lengths of Gaussian rows."""
     gaussian = partial(torch.randn, generator=generator, dtype=torch.float64, device="cpu")
     blocks = []
     for start in range(0, rows, columns):

@@ -119,10 +119,7 @@ def _detach_inputs(x: Tensor | None) -> Tensor | None:
 def _reference_gradients(
     upstream: Sequence[Tensor | None], call: AttentionCall
 ) -> list[Tensor | None]:
-    """First gradients in the order of `Gradients`, as differentiable functions of the arguments.
-
-    Sums are in float32 or wider, as those of the kernels are.
-    """
+    """First gradients in the order of `Gradients`, differentiable; sums in float32 or wider."""
     dtype = accumulation_dtype(call.value_dtype)
     query, key, value = (x.to(dtype) for x in (call.query, call.key, call.value))
     wide = call._replace(query=query, key=key, value=value)

@@ -79,10 +79,7 @@ def _into_chunks(x: Tensor, size: int) -> Tensor:
 
 
 def _before(local: Tensor, start: Tensor, passing: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The sums before each chunk and the sum after the last, from each chunk's sum (dimension 2).
-
-    `passing` is the logarithm of the factor by which each chunk decays the state, (B, H, chunks).
-    """
+    """The sums before each chunk and after the last; `passing` (B, H, chunks) is a log decay."""
     if passing is None:
         running = torch.cat((start.unsqueeze(2), local), 2).cumsum(2)
         return running[:, :, :-1], running[:, :, -1]

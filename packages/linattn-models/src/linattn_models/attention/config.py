@@ -138,9 +138,6 @@ def attention_config(value: object) -> Attention:
     Args:
         value: a configuration; "linear", "softmax", "lsh", or "lsh-X" with X rounds of hashing; or
             a mapping with the key "kind" and the fields.
-
-    Raises:
-        ValueError: another name, unknown keys, or a value out of range.
     """
     if isinstance(value, Attention):
         return value

@@ -106,19 +106,7 @@ def _log_scale(query: Tensor, feature_map: FeatureMap, log_gamma: Tensor) -> Ten
 def _softmax(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, size: int
 ) -> tuple[Tensor, Tensor]:
-    """Softmax of each query over its window.
-
-    Args:
-        query: (B, H, N, D).
-        key, value: (B, H_kv, P + N, ...), those of a state first.
-        mask: (B, P + N), or None.
-        size: w.
-
-    Returns:
-        The attention (B, H, N, M), and the log of its normalizer (B, H, N).
-
-    Blocks of queries see the columns of all their windows.
-    """
+    """Softmax of each query over its window (B, H, N, M), and its log normalizer (B, H, N)."""
     (batch, heads, length, _), (kv_heads, columns) = query.shape, key.shape[1:3]
     if torch.compiler.is_compiling() and length > 1:
         block = _LEAST_BLOCK  # sizes that depend on the length would be compiled for each length
@@ -166,17 +154,7 @@ def _in_blocks(x: Tensor, left: int, right: int, span: int, block: int) -> Tenso
 
 
 def _visible(mask: Tensor, size: int) -> Tensor:
-    """Which columns the queries of a block see: those of their windows, if they exist.
-
-    Each query sees its own, since softmax needs a key.
-
-    Args:
-        mask: (B, blocks, span), of the columns of each block.
-        size: w.
-
-    Returns:
-        (B, blocks, block, span) bool.
-    """
+    """The columns that queries of a block see: (B, blocks, block, span) bool; each sees its own."""
     column = torch.arange(mask.shape[-1], device=mask.device)
     distance = column[size - 1 :, None] - column
     return (distance >= 0) & (distance < size) & (mask[:, :, None] | (distance == 0))

@@ -213,10 +213,6 @@ def choose_decoder(
         decoder: as for `generate`.
         steps: tokens to draw, which decide whether packing the weights is worth it.
         positions: how many positions the sequences take; by default as many as the model has.
-
-    Raises:
-        ValueError: a name that is unknown, "compiled" where no backend compiles the model, a
-            decoder of another model, or a decoder with "rerun".
     """
     if method == "rerun":
         if decoder not in ("auto", "eager"):

@@ -55,10 +55,6 @@ class GraphDecoder(NativeDecoder):
         weights, backend: as for `TorchStep`.
         choose: the head's method `choose`, or None where tokens are not drawn inside the step.
         recorder: records and repeats the steps.
-
-    Raises:
-        CannotCompile: weights of another dtype.
-        ValueError: an unknown backend.
     """
 
     def __init__(
@@ -360,9 +356,6 @@ class CudaGraphRecorder:
 
     Args:
         device: where the tensors of the work are.
-
-    Raises:
-        CannotCompile: no CUDA GPU, or another device.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -229,14 +229,7 @@ def _read_ends(
     state: DecodingState | None,
     keeps_state: bool,
 ) -> Tensor:
-    """The tokens (B,) of each complete sequence, on the CPU.
-
-    A row without room for all its tokens ends at the model's last position, beside a row that has
-    room; if no row has, that is an error.
-
-    Args:
-        known: (B,) tokens of each prefix.
-    """
+    """The tokens (B,) of each whole sequence, on the CPU; an error if no row has room for all."""
     before = count_tokens(state, len(known))
     if max_new_tokens is not None:
         if length is not None:

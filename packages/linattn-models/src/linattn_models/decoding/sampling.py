@@ -35,9 +35,6 @@ class Sampling:
         filters: the tokens that may be drawn.
         repetition_penalty: of all rows, or of each.
         seeds: of all rows, or of each.
-
-    Raises:
-        ValueError, TypeError: a setting out of range; a generator that is not a torch.Generator.
     """
 
     temperature: Any = 1.0
@@ -86,9 +83,6 @@ class Sampling:
 
         Args:
             ahead: how many positions of each row are drawn at once.
-
-        Raises:
-            ValueError: a setting with another number of rows.
         """
         if self.is_plain:
             return self

@@ -59,9 +59,6 @@ class TorchStep:
         description: the model.
         weights: "float32", or "bfloat16" for the layers' matrices and products.
         backend: the backend of the attention, as for `linear_attention`.
-
-    Raises:
-        CannotCompile: another dtype of weights.
     """
 
     def __init__(self, description: DecoderDescription, weights: str, backend: str) -> None:

@@ -17,11 +17,7 @@ _HEADS: dict[str, type[Categorical] | type[MixtureOfLogistics]] = {
 
 
 def head_from_dict(values: object) -> Head:
-    """The head that `to_dict` wrote.
-
-    Raises:
-        ValueError: an unknown kind, a key that is unknown or missing, a value out of range.
-    """
+    """The head that `to_dict` wrote."""
     if not isinstance(values, Mapping) or "kind" not in values:
         raise ValueError(expected("a head", "a mapping with a 'kind'", quote(values)))
     one_of("head", values["kind"], _HEADS)

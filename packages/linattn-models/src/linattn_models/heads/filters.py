@@ -24,9 +24,6 @@ class Filters:
     Args:
         top_k, top_p, min_p: as defined by `linattn_core.decoder_spec.TokenFilters`; a number for
             all rows, or one for each.
-
-    Raises:
-        ValueError: a number out of its range.
     """
 
     top_k: Any = None  # int, a number of each row (B,), or None
@@ -139,11 +136,7 @@ def _smallest(logits: Tensor, top_k: Tensor) -> Tensor:
 
 
 def _nucleus_end(probabilities: Tensor, top_p: float | Tensor) -> Tensor:
-    """The probability (B, 1) of the least likely token of each row's nucleus; 0 for a top_p of 1.
-
-    Args:
-        top_p: of all rows, below 1; or (B, 1).
-    """
+    """The probability (B, 1) of the least likely token of each nucleus; 0 for a top_p of 1."""
     likeliest = probabilities.topk(min(_LIKELY, probabilities.shape[-1])).values
     least = _last_before(likeliest, top_p)
     if probabilities.shape[-1] > _LIKELY:
@@ -174,10 +167,7 @@ def _large_nucleus_end(probabilities: Tensor, top_p: float | Tensor, high: Tenso
 
 
 def _last_before(ordered: Tensor, most: float | Tensor) -> Tensor:
-    """The last of the descending numbers (B, K) before which the sum is less than `most`: (B, 1).
-
-    If rounding leaves none, the first number.
-    """
+    """The last of descending numbers (B, K) before which the sum is below `most`, or the first."""
     before = ordered.cumsum(-1) - ordered
     last = ordered.masked_fill(before >= most, torch.inf).amin(-1, keepdim=True)
     return last.minimum(ordered[:, :1])

@@ -265,10 +265,7 @@ def _refuse_options(module: nn.Module, options: dict[str, Any]) -> None:
 
 
 def _refuse_packed(module: nn.Module, positions: Tensor | None) -> None:
-    """Refuses positions (B, N) that start again (packed sequences); checked at the first layer.
-
-    transformers itself checks this only where there is no cache.
-    """
+    """Refuses positions (B, N) that start again; transformers does only where there is no cache."""
     first = not getattr(module, "layer_idx", 0)
     if positions is None or positions.ndim != 2 or not first or torch.compiler.is_compiling():
         return

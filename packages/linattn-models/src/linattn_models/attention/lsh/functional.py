@@ -112,9 +112,6 @@ def draw_rotations(
 
     Returns:
         (rounds, heads, head_dim, buckets // 2) float32, normally distributed.
-
-    Raises:
-        ValueError: no rounds, or buckets neither 1 nor even.
     """
     rounds = at_least("rounds", rounds, 1)
     buckets = hash_buckets("buckets", buckets)

@@ -42,10 +42,7 @@ def attend(
 
 
 def _attend_in(hashing: Round, block: slice, query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Outputs and log-denominators of one round, for the queries of a block, in its order.
-
-    The logarithm of the denominator is -inf where a query sees no key.
-    """
+    """Outputs of a round for a block of queries, and log-denominators: -inf where none is seen."""
     chunk, rows = hashing.layout.chunk, hashing.window_rows(block)
     keys = query.index_select(0, rows)
     q = keys[chunk:].view(-1, chunk, query.shape[1])
