@@ -1,4 +1,4 @@
-"""train.py as its user runs it: what it leaves, how it resumes, what it refuses."""
+"""train.py as its user runs it: what it leaves and how it resumes."""
 
 from __future__ import annotations
 
@@ -24,11 +24,6 @@ def test_a_run_leaves_numbers_and_pictures(smoke_run: Path) -> None:
     assert metrics["test_images"] == 8
     for picture in ("samples.png", "curve.png"):
         assert (smoke_run / picture).read_bytes().startswith(PNG)
-
-
-def test_training_lowers_the_loss(smoke_run: Path) -> None:
-    losses = [line["loss"] for line in logged(smoke_run) if line["split"] == "train"]
-    assert losses[-1] < losses[0]
 
 
 @pytest.mark.parametrize("attention", ["softmax", "lsh-1", "lsh-4"])
@@ -84,37 +79,3 @@ def test_real_images_are_learned_and_drawn(
     done = script("generate", "--run", out, *where, *few, "--out", tmp_path / "pictures")
     assert done.code == 0, done.stderr
     assert (tmp_path / "pictures" / "completions.png").read_bytes().startswith(PNG)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["--dataset", "mnits"], "did you mean 'mnist'"),
-        (["--dataset", "mnist"], "--download"),
-        (["--dataset", "cifar10", "--data-dir", "{tmp}/none"], "--data-dir"),
-        (["--dataset", "fashion-mnist", "--data-dir", "{tmp}"], "train-images-idx3-ubyte"),
-        (["--steps", "0"], "--steps"),
-        (["--test-images", "0"], "--test-images"),
-        (["--num-heads", "0"], "num_heads"),
-        (["--resume"], "resume"),
-    ],
-)
-def test_bad_input_is_one_sentence_and_leaves_nothing(
-    script: Script, tmp_path: Path, arguments: list[str], named: str
-) -> None:
-    filled = [argument.format(tmp=tmp_path) for argument in arguments]
-    done = script("train", "--preset", "smoke", *filled, "--out", tmp_path / "run")
-    assert done.code == 2 and named in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert done.stdout == ""
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_run_is_not_overwritten_nor_resumed_as_another(script: Script, smoke_run: Path) -> None:
-    before = {path: path.stat().st_mtime_ns for path in smoke_run.rglob("*")}
-    anew = script("train", "--preset", "smoke", "--out", smoke_run)
-    other = script("train", "--preset", "smoke", "--head-dim", "4", "--out", smoke_run, "--resume")
-    assert (anew.code, other.code) == (2, 2)
-    assert "already holds a run" in anew.stderr
-    assert "head_dim was 8 and is now 4" in other.stderr
-    assert {path: path.stat().st_mtime_ns for path in smoke_run.rglob("*")} == before

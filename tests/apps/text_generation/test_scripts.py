@@ -20,8 +20,6 @@ def test_a_run_leaves_numbers_and_a_picture(smoke_run: Path) -> None:
     assert set(metrics) == {"loss", "bits_per_byte", "accuracy"}
     assert metrics["loss"] == logged(smoke_run)[-1]["loss"]
     assert (smoke_run / "curve.png").read_bytes().startswith(PNG)
-    losses = [line["loss"] for line in logged(smoke_run) if line["split"] == "train"]
-    assert losses[-1] < losses[0]
 
 
 def test_it_writes_what_was_asked_for(script: Script, smoke_run: Path) -> None:
@@ -56,26 +54,6 @@ def test_compare_draws_tabulates_and_resumes(script: Script, tmp_path: Path) -> 
     again = script("compare", *flags, "--resume")
     assert again.code == 0, again.stderr
     assert (tmp_path / "runs" / "table.md").read_text() == table
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "named"),
-    [
-        ("train", ["--steps", 0], "--steps"),
-        ("train", ["--length", 1], "--length"),
-        ("train", ["--held-out", 0], "--held-out"),
-        ("train", ["--dataset", "files"], "--data-dir"),
-        ("train", ["--attention", "window", "--window-size", 0], "--window-size"),
-        ("compare", ["--seeds", 0], "--seeds"),
-    ],
-)
-def test_bad_input_is_one_sentence_and_leaves_nothing(
-    script: Script, tmp_path: Path, name: str, arguments: list[object], named: str
-) -> None:
-    done = script(name, "--preset", "smoke", *arguments, "--out", tmp_path / "run")
-    assert done.code == 2 and named in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_run_of_another_application_writes_nothing(script: Script, tmp_path: Path) -> None:

@@ -1,0 +1,75 @@
+"""What train.py and compare.py of several applications have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.apps.app_scripts import run
+from tests.training.toy import logged
+
+apps = pytest.mark.parametrize("app", ["copy_task", "pixel_generation", "text_generation"])
+
+
+@apps
+def test_training_lowers_the_loss(train_smoke: Callable[[str], Path], app: str) -> None:
+    losses = [line["loss"] for line in logged(train_smoke(app)) if line["split"] == "train"]
+    assert losses[-1] < losses[0]
+
+
+@apps
+def test_a_run_is_not_overwritten_nor_resumed_as_another(
+    train_smoke: Callable[[str], Path], app: str
+) -> None:
+    folder = train_smoke(app)
+    flags = ["train", "--preset", "smoke", "--out", folder]
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    anew, other = run(app, *flags), run(app, *flags, "--head-dim", 4, "--resume")
+    assert (anew.code, other.code) == (2, 2)
+    assert "already holds a run" in anew.stderr
+    assert "head_dim was 8 and is now 4" in other.stderr
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("app", "name", "arguments", "named"),
+    [
+        ("copy_task", "train", "--steps 0", "--steps"),
+        ("copy_task", "train", "--seed -1", "--seed"),
+        ("copy_task", "train", "--held-out 0", "--held-out"),
+        ("copy_task", "train", "--max-length 3", "--max-length"),
+        ("copy_task", "train", "--num-heads 0", "num_heads"),
+        ("copy_task", "train", "--resume", "resume"),
+        ("copy_task", "train", "--lsh-buckets 3", "--lsh-buckets"),
+        ("copy_task", "train", "--attention lsh-1 --lsh-chunk 17", "--lsh-chunk"),
+        ("copy_task", "compare", "--steps -1", "--steps"),
+        ("copy_task", "compare", "--seed -1", "--seed"),
+        ("pixel_generation", "train", "--dataset mnits", "did you mean 'mnist'"),
+        ("pixel_generation", "train", "--dataset mnist", "--download"),
+        ("pixel_generation", "train", "--dataset cifar10 --data-dir none", "--data-dir"),
+        ("pixel_generation", "train", "--dataset mnist --data-dir .", "train-images-idx3-ubyte"),
+        ("pixel_generation", "train", "--steps 0", "--steps"),
+        ("pixel_generation", "train", "--test-images 0", "--test-images"),
+        ("pixel_generation", "train", "--num-heads 0", "num_heads"),
+        ("text_generation", "train", "--steps 0", "--steps"),
+        ("text_generation", "train", "--length 1", "--length"),
+        ("text_generation", "train", "--held-out 0", "--held-out"),
+        ("text_generation", "train", "--dataset files", "--data-dir"),
+        ("text_generation", "train", "--attention window --window-size 0", "--window-size"),
+        ("text_generation", "compare", "--seeds 0", "--seeds"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_leaves_nothing(
+    app: str, name: str, arguments: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(folder)
+    done = run(app, name, "--preset", "smoke", *arguments.split(), "--out", folder / "run")
+    assert done.code == 2 and named in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == ""
+    assert list(folder.iterdir()) == []
