@@ -12,6 +12,7 @@ from torch import Tensor
 
 from linattn_models import DecodingState, EncoderDecoder
 from linattn_models.packing import Packing, last_of
+from linattn_models.state import KeyValueCache
 from tests.models.tiny import (
     MAX_LENGTH,
     random_tokens,
@@ -34,6 +35,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "rotary softmax": {"attention": "softmax", "rotary": True},
     "softmax": {"attention": "softmax"},
     "grouped softmax": {"attention": "softmax", "num_heads": 4, "num_kv_heads": 2},
+    "window": {"attention": "windowed"},
 }
 models = pytest.mark.parametrize("fields", MODELS.values(), ids=MODELS.keys())
 
@@ -82,7 +84,7 @@ def same_row(state: DecodingState, row: int, alone: DecodingState) -> None:
     assert int(state.cursor.rows(state.batch)[row]) == seen
     for layer, own in zip(state.layers, alone.layers, strict=True):
         for together, apart in zip(layer, own, strict=True):
-            part = slice(None) if type(layer).__name__ == "LinearAttentionState" else slice(seen)
+            part = slice(seen) if isinstance(layer, KeyValueCache) else slice(None)
             torch.testing.assert_close(together[row, :, part], apart[0, :, part])
 
 

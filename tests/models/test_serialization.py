@@ -21,6 +21,7 @@ from linattn_core.feature_maps import registry
 from linattn_models import (
     AutoregressiveTransformer,
     Linear,
+    Lsh,
     MixtureOfLogistics,
     compile_decoder,
     load,
@@ -48,6 +49,7 @@ MODELS: dict[str, Callable[[], Model]] = {
     ),
     "tied": lambda: tiny_model(norm="rms", ffn="swiglu", bias=False, tie_embeddings=True),
     "learned decay": lambda: tiny_model(decay="learned"),
+    "hashes": lambda: tiny_model(Lsh(rounds=2, buckets=4, chunk=3)),
     "softmax, grouped heads": lambda: tiny_model("softmax", num_kv_heads=1),
     **{
         f"with {name}": lambda name=name: tiny_model(feature_map=name)  # type: ignore[misc]

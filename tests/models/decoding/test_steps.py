@@ -6,14 +6,12 @@ from typing import cast
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from linattn_models import DecodingState, Transformer
 from linattn_models.block import Block
 from linattn_models.state import Cursor
-from tests.models.tiny import ATTENTIONS, STEPPING, tiny_config, tiny_transformer
+from tests.models.tiny import ATTENTIONS, tiny_config, tiny_transformer
 
 ROOM = 8
 
@@ -41,47 +39,6 @@ def test_steps_from_the_start_equal_forward(attention: str, norm_first: bool, gr
         y, state = steps_from(model, state, x)
     torch.testing.assert_close(y, model(x), check_dtype=True)
     assert state.position == ROOM
-
-
-@given(
-    attention=st.sampled_from(STEPPING),
-    lengths=st.lists(st.integers(0, 5), min_size=1, max_size=4),
-    more=st.integers(1, 3),
-)
-def test_ragged_prompts_go_on_as_each_alone_and_as_the_whole(
-    attention: str, lengths: list[int], more: int
-) -> None:
-    model = tiny_transformer(attention)
-    x = vectors(len(lengths))
-    batch = torch.arange(len(lengths))
-    with torch.no_grad():
-        y, state = model.prefill(x[:, :5], torch.tensor(lengths), max_length=ROOM)
-        following = torch.stack([x[batch, torch.tensor(lengths) + i] for i in range(more)], 1)
-        together, state = steps_from(model, state, following)
-        for row, length in enumerate(lengths):
-            whole = model(x[row : row + 1, : length + more])[0]
-            torch.testing.assert_close(y[row, :length], whole[:length])
-            torch.testing.assert_close(together[row], whole[length:])
-            _, alone = model.prefill(x[row : row + 1, :length], max_length=ROOM)
-            after, _ = steps_from(model, alone, following[row : row + 1])
-            torch.testing.assert_close(after[0], whole[length:])
-    expected = torch.tensor(lengths) + more
-    assert torch.equal(torch.as_tensor(state.position).expand(len(lengths)), expected)
-
-
-@pytest.mark.parametrize("grad", [True, False])
-def test_ragged_states_are_those_of_each_prompt_alone(attention: str, grad: bool) -> None:
-    model = tiny_transformer(attention)
-    x, lengths = vectors(3, 5), [2, 5, 1]
-    with torch.set_grad_enabled(grad):
-        _, state = model.prefill(x, torch.tensor(lengths), max_length=ROOM)
-    for row, length in enumerate(lengths):
-        _, alone = model.prefill(x[row : row + 1, :length], max_length=ROOM)
-        for layer, own in zip(state.layers, alone.layers, strict=True):
-            for together, apart in zip(layer, own, strict=True):
-                # What a cache holds past a row's length is out of sight.
-                seen = slice(length) if attention == "softmax" else slice(None)
-                torch.testing.assert_close(together[row, :, seen], apart[0, :, seen])
 
 
 def test_the_size_of_a_state(attention: str) -> None:
