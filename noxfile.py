@@ -178,7 +178,7 @@ def paper(session: nox.Session) -> None:
 
 @nox.session
 def report(session: nox.Session) -> None:
-    """Write docs/replication/claims.md and the report's pictures from what was measured."""
+    """Write the table of claims, the report's pictures and the numbers of documents."""
     install_packages(session)
     session.run("python", "-m", "replication.report", *session.posargs)
 

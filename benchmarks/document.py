@@ -17,12 +17,9 @@ from linattn_models.files import replace_file
 Results = Record[CaseResult]
 CLOSING = (
     "Medians with quartiles over interleaved rounds; ratios are taken round by round. A method "
-    "is measured only after its result agreed with a float64 oracle. The shares are of the run's "
-    "rates of GEMM ({gemm}), of multiply-adds in registers (FMA, float32) and of copying, counting "
-    "the least operations and the least bytes that the algorithm needs; with data in the caches, "
-    "the latter can exceed 100%."
+    "is measured only after its result agreed with a float64 oracle. The record beside this page "
+    "has the number of rounds, and the work of each method over what the machine can do."
 )
-GEMM = {"cpu": "float32", "cuda": "bfloat16"}
 QUICK = "A quick run at tiny sizes: the cases run, the numbers mean nothing."
 BARS = "How many times as fast the first of two methods is as the second. Left of 1 it is slower."
 CURVES = {
@@ -32,10 +29,7 @@ CURVES = {
 RATIOS = ("case", "method", "beside", "times as fast", "quartiles", "run")
 TITLES = {"lsh": "LSH"}
 DEVICES = {"cpu": "on a CPU", "cuda": "on a GPU"}
-METHODS = (
-    "case", "method", "per", "median", "quartiles", "rounds", "run", "GEMM share", "FMA share",
-    "copy share", "peak memory",
-)  # fmt: skip
+METHODS = ("case", "method", "per", "median", "quartiles", "run", "peak memory")
 
 
 def write_results(
@@ -80,7 +74,7 @@ def to_markdown(
         "## How it was measured",
         "Each case shows the latest run that measured it:",
         "\n".join(runs),
-        CLOSING.format(gemm=GEMM[device]),
+        CLOSING,
     ]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 
@@ -107,28 +101,18 @@ def _picture(theme: str, device: Device, results: Mapping[str, CaseResult]) -> l
 
 
 def _describe(record: Results) -> str:
-    machine, limits = record.machine, record.limits
+    machine = record.machine
     where = literal(
         f"{record.date}, commit {record.commit}; {machine.hardware}, {machine.threads} threads "
         f"used; {machine.software}; backends: {machine.backends}."
     )
-    said = f"{code(record.command)}, {where}"
-    if limits is None:
-        return said
-    rates = {
-        "GEMM in float32": limits.gemm_float32,
-        "GEMM in bfloat16": limits.gemm_bfloat16,
-        "multiply-adds in registers": limits.fma_float32,
-    }
-    shown = [f"{name} {x / 1e9:,.0f} GFLOP/s" for name, x in rates.items() if x is not None]
-    copy = f"copy {limits.copy_bandwidth / 1e9:,.1f} GB/s (read and written)"
-    return f"{said} Limits: {', '.join([*shown, copy])}."
+    return f"{code(record.command)}, {where}"
 
 
 def _ratios(results: Mapping[str, CaseResult], runs: Mapping[str, str]) -> list[str]:
     """One row for each pair of methods that a case compares."""
     rows = [
-        [name, each.denominator, each.numerator, figure(each.value.median),
+        [_case(name), each.denominator, each.numerator, figure(each.value.median),
          _quartiles(each.value, figure), runs[name]]
         for name, each in list_ratios(results)
     ]  # fmt: skip
@@ -154,16 +138,13 @@ def _method_row(case: str, result: CaseResult, method: MethodResult, run: str) -
     name = f"{method.name}, {method.note}" if method.note else method.name
     median = method.status if method.value is None else seconds(method.seconds)
     quartiles = "-" if method.value is None else _quartiles(method.value, seconds)
-    shares = map(_percent, (method.share_of_gemm, method.share_of_fma, method.share_of_copy))
-    rounds = str(method.rounds or "-")
-    return [
-        case, name, result.unit, median, quartiles, rounds, run, *shares, memory(method.peak),
-    ]  # fmt: skip
+    return [_case(case), name, result.unit, median, quartiles, run, memory(method.peak)]
+
+
+def _case(name: str) -> str:
+    """A case without its theme, which is the document's title."""
+    return name.partition("/")[2]
 
 
 def _quartiles(value: Spread, show: Callable[[float], str]) -> str:
     return f"{show(value.low)} to {show(value.high)}"
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{share:.0%}"

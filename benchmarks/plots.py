@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -16,11 +17,12 @@ def plot_theme(path: Path, theme: str, results: Mapping[str, CaseResult]) -> Pat
     """Draws what the theme's document begins with; returns `path`, None with nothing to draw."""
     if series := by_series(results):
         if theme == "crossover":
-            curves = {name: gains_over(members, RIVAL) for name, members in series.items()}
-            label, panels = f"time of {RIVAL} / linear", [Panel("length", curves)]
+            curves = {_heads(name): gains_over(each, RIVAL) for name, each in series.items()}
+            label, panels = f"times as fast as {RIVAL}", [Panel("length", curves)]
         else:
             label, panels = "seconds", [_times_panel(*each) for each in series.items()]
-        return plot_panels(path, panels, ylabel=label, log_scale=True, log_x=True)
+        level = 1.0 if theme == "crossover" else None
+        return plot_panels(path, panels, ylabel=label, log_scale=True, log_x=True, level=level)
     bars = {
         # The theme is the document's title.
         f"{name.partition('/')[2]}: {ratio.denominator} / {ratio.numerator}": ratio.value.median
@@ -37,6 +39,15 @@ def list_ratios(results: Mapping[str, CaseResult]) -> list[tuple[str, Ratio]]:
         if result.series is None
         for ratio in result.ratios
     ]
+
+
+def _heads(series: str) -> str:
+    """The name of a series of the crossover in words: "8 heads of 32" for "D=M=32, H=8"."""
+    shape = re.fullmatch(r"D=M=(\d+), H=(\d+)", series)
+    if shape is None:
+        return series
+    width, heads = shape.groups()
+    return f"{heads} head{'s' * (heads != '1')} of {width}"
 
 
 def _times_panel(title: str, members: Sequence[CaseResult]) -> Panel:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from benchmarks.results import CaseResult, MethodResult
-from linattn_lab.tables import literal, markdown_table, memory, seconds
+from linattn_lab.tables import figure, literal, markdown_table, memory, seconds
 
 LINEAR = "linear"
 CROSSOVER = (
@@ -75,16 +75,14 @@ def _names(members: Members) -> list[str]:
 
 
 def _by_length(members: Members) -> str:
-    """Times of each method, with the peak memory per unit where it is known, and their ratios."""
+    """Times of each method, with the peak memory where it is known, and the first one's gain."""
     *ours, rival = _names(members)
-    header = ["N", *ours, rival, *(f"{rival} / {name}" for name in ours), f"{ours[0]}: copy share"]
+    header = ["N", *ours, rival, f"{rival} / {ours[0]}"]
     rows = []
     for member in members:
-        ratios = (member.ratio(rival, name) for name in ours)
-        shown = (f"{ratio.median:.2f}" if ratio else "-" for ratio in ratios)
-        share = member.methods[0].share_of_copy
-        copy = "-" if share is None else f"{share:.0%}"
-        rows.append([f"{member.at:,}", *map(_cell, member.methods), *shown, copy])
+        ratio = member.ratio(rival, ours[0])
+        gain = figure(ratio.median) if ratio else "-"
+        rows.append([f"{member.at:,}", *map(_cell, member.methods), gain])
     return markdown_table(header, rows)
 
 

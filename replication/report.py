@@ -1,7 +1,7 @@
-"""Writes what docs/replication/report.md shows: python -m replication.report.
+"""Writes what documents show of the measurements: python -m replication.report.
 
-From the records in docs/replication it makes claims.md, the table of claims, and four pictures. The
-report itself is written by hand.
+From the records in docs/replication and docs/results it makes claims.md, the table of claims, four
+pictures, and the blocks of numbers in README, report and guides. The words are written by hand.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from linattn_lab.script import parse_flags, run_script
 from linattn_models.files import replace_file
+from replication.blocks import write_blocks
 from replication.plots import draw_plots
 from replication.records import FOLDER, list_pictures, read_evidence
 from replication.tables import write_claims
@@ -21,19 +22,21 @@ from replication.tables import write_claims
 
 @dataclasses.dataclass(frozen=True)
 class Flags:
-    """Make the tables and pictures of the replication report."""
+    """Make the tables and pictures of the replication report, and the numbers of documents."""
 
     folder: Path = FOLDER
-    """Folder of the records, and of what is made of them."""
+    """Folder of the replication's records, and of what is made of them."""
 
 
 def main(flags: Flags) -> None:
-    """Writes claims.md and the pictures."""
+    """Writes claims.md, the pictures and the blocks of numbers."""
     evidence = read_evidence(flags.folder)
     pictures = list_pictures(flags.folder)
     replace_file(flags.folder / "claims.md", write_claims(evidence, pictures).encode())
     figures = draw_plots(evidence, flags.folder / "figures")
-    print("\n".join(f"written: {file}" for file in (flags.folder / "claims.md", *figures)))
+    documents = write_blocks(evidence) if flags.folder == FOLDER else []
+    written = (flags.folder / "claims.md", *figures, *documents)
+    print("\n".join(f"written: {file}" for file in written))
 
 
 if __name__ == "__main__":

@@ -53,17 +53,11 @@ def rows(markdown: str, name: str) -> list[list[str]]:
 def test_it_says_when_where_and_what_was_measured() -> None:
     methods = {"slow": fixed(4.2), "fast": fixed(2.0, operations=1.5e9, traffic=2.5e8)}
     text = show(make_case(methods, ratios=(("slow", "fast"),)))
-    for word in (
-        "2026-11-21", "abc1234", "A processor", "2.13.0", "1 GFLOP/s", "avx512", "`a command`",
-    ):  # fmt: skip
+    for word in ("2026-11-21", "abc1234", "A processor", "2.13.0", "avx512", "`a command`"):
         assert word in text
     ratio, slow = rows(text, "slow")
-    assert ratio == ["fixed/case", "fast", "slow", "2.10", "2.10 to 2.10", "1"]
-    assert slow[:4] == ["fixed/case", "slow", "call", "4.20 s"]
-    # Shares of GEMM, FMA and copying; of slow no work is known.
-    assert [row[-3:] for row in rows(text, "fixed/case")[1:]] == [
-        ["-", "-", "-"], ["75%", "38%", "125%"],
-    ]  # fmt: skip
+    assert ratio == ["case", "fast", "slow", "2.10", "2.10 to 2.10", "1"]
+    assert slow[:4] == ["case", "slow", "call", "4.20 s"]
 
 
 def test_text_of_a_record_is_shown_and_never_markup() -> None:
@@ -101,8 +95,8 @@ def test_a_case_takes_the_place_of_its_earlier_result(tmp_path: Path) -> None:
     later, earlier = read_records(record_file(tmp_path, "fixed", "cpu"), Results)
     assert (later.results, earlier.results) == ({"fixed/2": again}, {"fixed/1": one})
     text = (tmp_path / "fixed" / "results.md").read_text()
-    assert rows(text, "fixed/1")[0][3:7] == ["1.00 s", "1.00 s to 1.00 s", "2", "2"]
-    assert rows(text, "fixed/2")[0][3:7] == ["3.00 s", "3.00 s to 3.00 s", "2", "1"]
+    assert rows(text, "1")[0][3:6] == ["1.00 s", "1.00 s to 1.00 s", "2"]
+    assert rows(text, "2")[0][3:6] == ["3.00 s", "3.00 s to 3.00 s", "1"]
     assert text.index("later") < text.index("abc1234")
 
 
@@ -148,7 +142,7 @@ def test_a_series_is_one_table_with_each_method_beside_the_last() -> None:
     title, table = describe_series(by_length(times, peak=4e6))
     assert title == "## By length: causal"
     assert rows(table, "512") == [
-        ["512", "1.00 ms, 2.00 MB", "250 ms, 2.00 MB", "250.00", "-"],
+        ["512", "1.00 ms, 2.00 MB", "250 ms, 2.00 MB", "250"],
     ]  # fmt: skip
     assert describe_series({}) == describe_crossover({}) == []
 

@@ -79,6 +79,7 @@ def plot_panels(
     ylabel: str = "",
     log_scale: bool = False,
     log_x: bool = False,
+    level: float | None = None,
 ) -> Path:
     """Draws panels side by side as a PNG at `path`; returns `path`.
 
@@ -89,6 +90,7 @@ def plot_panels(
             its own scale.
         log_scale: whether the y-axis is logarithmic.
         log_x: whether the x-axis is.
+        level: where a horizontal line separates gains from losses.
     """
     shared = bool(ylabel)
     # Beside the panels: many curves leave no room for a legend among them.
@@ -109,6 +111,8 @@ def plot_panels(
         else:
             place.xaxis.set_major_locator(MaxNLocator("auto", integer=True))  # no half updates
         place.grid(alpha=0.3)
+        if level is not None:
+            place.axhline(level, color="black", lw=0.8)
         if panel.curves and not beside:
             place.legend()
     for place in axes:  # now that limits, which panels may share, include every curve
