@@ -23,7 +23,7 @@ def describe_series(results: Mapping[str, CaseResult]) -> list[str]:
     """Returns the headings and tables of all series."""
     parts: list[str] = []
     for name, members in by_series(results).items():
-        parts += [f"## By length: {literal(name)}", _by_length(members)]
+        parts += [f"## By length: {literal(name)}", _times(members), *_peaks(members)]
     return parts
 
 
@@ -74,22 +74,29 @@ def _names(members: Members) -> list[str]:
     return [method.name for method in members[0].methods]
 
 
-def _by_length(members: Members) -> str:
-    """Times of each method, with the peak memory where it is known, and the first one's gain."""
-    *ours, rival = _names(members)
-    header = ["N", *ours, rival, f"{rival} / {ours[0]}"]
+def _times(members: Members) -> str:
+    """The time of each method, and how many times as fast the first is as the last."""
+    ours, *_, rival = _names(members)
     rows = []
     for member in members:
-        ratio = member.ratio(rival, ours[0])
+        ratio = member.ratio(rival, ours)
         gain = figure(ratio.median) if ratio else "-"
-        rows.append([f"{member.at:,}", *map(_cell, member.methods), gain])
-    return markdown_table(header, rows)
+        rows.append([f"{member.at:,}", *map(_time, member.methods), gain])
+    return markdown_table(["N", *_names(members), f"{rival} / {ours}"], rows)
 
 
-def _cell(method: MethodResult) -> str:
-    time = method.status if method.value is None else seconds(method.seconds)
-    space = method.peak_per_unit
-    return time if space is None else f"{time}, {memory(space)}"
+def _peaks(members: Members) -> list[str]:
+    """The peak memory of each method, where it is known."""
+    rows = [
+        [f"{member.at:,}", *(memory(method.peak_per_unit) for method in member.methods)]
+        for member in members
+    ]
+    known = any(set(row[1:]) != {"-"} for row in rows)
+    return ["Peak memory:", markdown_table(["N", *_names(members)], rows)] if known else []
+
+
+def _time(method: MethodResult) -> str:
+    return method.status if method.value is None else seconds(method.seconds)
 
 
 def _crossover(series: Series) -> str:

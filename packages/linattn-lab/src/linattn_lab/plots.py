@@ -109,7 +109,8 @@ def plot_panels(
         if log_x:
             place.set(xscale="log")
         else:
-            place.xaxis.set_major_locator(MaxNLocator("auto", integer=True))  # no half updates
+            place.xaxis.set_major_locator(MaxNLocator(6, integer=True))  # no half updates
+            place.xaxis.set_major_formatter("{x:,.0f}")
         place.grid(alpha=0.3)
         if level is not None:
             place.axhline(level, color="black", lw=0.8)
