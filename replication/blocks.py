@@ -28,6 +28,7 @@ from replication.records import Evidence, find_evidence, judge_claim
 RESULTS = ROOT / "docs" / "results"
 DOCUMENTS = (
     "README.md", "docs/images.md", "docs/replication/report.md", "packages/linattn-cuda/README.md",
+    "docs/results/attentions/README.md", "docs/results/copy_task/README.md",
 )  # fmt: skip
 BLOCK = re.compile(r"(<!-- numbers: ([\w-]+), by [^>]*-->\n).*?(<!-- end of numbers -->)", re.S)
 IMAGES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
@@ -217,9 +218,9 @@ def speed(evidence: list[Evidence]) -> str:
     return f"{table}\n\n{where}"
 
 
-def demo(evidence: list[Evidence]) -> str:
-    """The table that the demo prints."""
-    return (RESULTS / "demo" / "table.md").read_text("utf-8")
+def published(folder: str) -> Callable[[list[Evidence]], str]:
+    """A block that is the table which a comparison of an application has published."""
+    return lambda evidence: (RESULTS / folder / "table.md").read_text("utf-8")
 
 
 def times_as_fast(case: CaseResult, rival: str, ours: str) -> str:
@@ -243,6 +244,9 @@ def figures_of(evidence: list[Evidence], experiment: str) -> Mapping[str, float]
 
 
 BLOCKS: dict[str, Callable[[list[Evidence]], str]] = {
-    block.__name__: block
-    for block in (bits, copy, demo, gpu, lengths, speech, speed, speedups, verdicts)
+    **{x.__name__: x for x in (bits, copy, gpu, lengths, speech, speed, speedups, verdicts)},
+    "demo": published("demo"),
+    "compared-on-copies": published("copy_task"),
+    "compared-on-digits": published("attentions/digits"),
+    "compared-on-mnist": published("attentions/mnist"),
 }
