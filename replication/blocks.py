@@ -73,7 +73,7 @@ def verdicts(evidence: list[Evidence]) -> str:
     judged = [judge_claim(claim, find_evidence(claim, evidence)) for claim in CLAIMS]
     counts = [f"{judged.count(verdict)} {verdict}" for verdict in VERDICTS]
     dates = sorted(each.record.date for each in evidence)
-    when = f", measured from {dates[0]} to {dates[-1]}" * bool(dates)
+    when = f", measured from {dates[0]} to {dates[-1]}" if dates else ""
     return f"{len(CLAIMS)} claims: {', '.join(counts)}{when}."
 
 
@@ -196,14 +196,13 @@ def lengths(evidence: list[Evidence]) -> str:
 def gpu(evidence: list[Evidence]) -> str:
     """How many times as fast the CUDA kernels are as scaled_dot_product_attention, by length."""
     results, where = read_theme("lengths", "cuda")
-    gains: dict[int, list[str]] = {}
-    for passes in ("forward", "forward-and-backward"):
-        for name, case in results.items():
-            if name.rpartition("/")[0] == f"lengths/{passes}" and case.at is not None:
-                gains.setdefault(case.at, []).append(times_as_fast(case, SDPA, "linear (cuda)"))
-    header = ["positions", "forward", "with gradients"]
-    rows = [[f"{length:,}", *cells] for length, cells in sorted(gains.items())]
-    return f"{markdown_table(header, rows)}\n{where}"
+    lengths = sorted({case.at for case in results.values() if case.at is not None})
+    names = [[f"lengths/{x}/{n}" for x in ("forward", "forward-and-backward")] for n in lengths]
+    rows = [
+        [f"{n:,}", *(times_as_fast(results.get(x), SDPA, "linear (cuda)") for x in row)]
+        for n, row in zip(lengths, names, strict=True)
+    ]
+    return f"{markdown_table(['positions', 'forward', 'with gradients'], rows)}\n{where}"
 
 
 def speed(evidence: list[Evidence]) -> str:
@@ -212,7 +211,7 @@ def speed(evidence: list[Evidence]) -> str:
     for words, (name, rival, ours) in SPEEDS.items():
         theme = name.partition("/")[0]
         results, where = read_theme(theme, "cpu")
-        factor = times_as_fast(results[name], rival, ours)
+        factor = times_as_fast(results.get(name), rival, ours)
         rows.append(f"| {words} | {factor} | [{theme}](docs/results/{theme}/results.md) |")
     table = "\n".join(["| beside | times as fast | all results |", "|---|---:|---|", *rows])
     return f"{table}\n\n{where}"
@@ -223,8 +222,10 @@ def published(folder: str) -> Callable[[list[Evidence]], str]:
     return lambda evidence: (RESULTS / folder / "table.md").read_text("utf-8")
 
 
-def times_as_fast(case: CaseResult, rival: str, ours: str) -> str:
-    """The time of a rival over ours."""
+def times_as_fast(case: CaseResult | None, rival: str, ours: str) -> str:
+    """The time of a rival over ours; "-" where they were not measured."""
+    if case is None:
+        return "-"
     theirs, own = (case.method(name).seconds for name in (rival, ours))
     return figure(theirs / own) if theirs and own else "-"
 
