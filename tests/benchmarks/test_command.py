@@ -65,7 +65,7 @@ def test_a_quick_run_leaves_nothing_unless_a_folder_was_named(
     monkeypatch.chdir(tmp_path)
     main(FLAGS, [RIGHT])
     assert list(tmp_path.iterdir()) == []
-    assert "fixed/case" in capsys.readouterr().out
+    assert "# Fixed" in capsys.readouterr().out
 
 
 def test_a_process_of_its_own_measures_every_method() -> None:

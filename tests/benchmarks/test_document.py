@@ -95,8 +95,9 @@ def test_a_case_takes_the_place_of_its_earlier_result(tmp_path: Path) -> None:
     later, earlier = read_records(record_file(tmp_path, "fixed", "cpu"), Results)
     assert (later.results, earlier.results) == ({"fixed/2": again}, {"fixed/1": one})
     text = (tmp_path / "fixed" / "results.md").read_text()
-    assert rows(text, "1")[0][3:6] == ["1.00 s", "1.00 s to 1.00 s", "2"]
-    assert rows(text, "2")[0][3:6] == ["3.00 s", "3.00 s to 3.00 s", "1"]
+    first, second = rows(text, "a")
+    assert first == ["1", "a", "call", "1.00 s", "1.00 s to 1.00 s", "2"]
+    assert second == ["2", "a", "call", "3.00 s", "3.00 s to 3.00 s", "1"]
     assert text.index("later") < text.index("abc1234")
 
 
