@@ -13,6 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from linattn_models.serving import create_app
+from linattn_models.serving.completion import TextParts
 from linattn_models.serving.fields import CompletionFields
 from tests.serving.clients import Server, complete, make_batch, make_model, read_events
 
@@ -96,6 +97,22 @@ def test_a_stop_string_ends_a_sequence(serve: Serve) -> None:
     choice = asyncio.run(main())["choices"][0]
     assert choice["finish_reason"] == "stop"
     assert choice["text"] == text[: text.index(text[7:9]) + 2]
+
+
+class Bytes:
+    """A tokenizer as of the library tokenizers: token i is byte i of a text in UTF-8."""
+
+    def decode(self, tokens: list[int], skip_special_tokens: bool) -> str:
+        return bytes(tokens).decode(errors="replace")
+
+
+def test_the_parts_of_a_text_end_with_whole_characters() -> None:
+    """But bytes that are no character do not wait for the end, however many there are."""
+    text = TextParts(Bytes())
+    parts = [text.add([byte], False) for byte in "é😀a".encode()]
+    assert parts == ["", "é", "", "", "", "😀", "a"]
+    parts = [text.add([0x80], False) for _ in range(50)]
+    assert "".join(parts).count("\ufffd") > 40
 
 
 @pytest.mark.parametrize("as_bytes", [False, True])
@@ -287,6 +304,8 @@ def test_a_large_body_is_refused(serve: Serve, declared: bool) -> None:
             content: Any = b"a" * 2000 if declared else parts()
             headers = {"content-type": "application/json"}
             response = await client.post("/v1/completions", content=content, headers=headers)
+            metrics = (await client.get("/metrics")).text
+            assert 'linattn_refused_requests_total{status="413"} 1.0' in metrics
             return response.status_code
 
     assert asyncio.run(main()) == 413

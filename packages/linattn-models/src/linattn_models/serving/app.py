@@ -75,12 +75,17 @@ def create_app(
 
     app = FastAPI(title=name, lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.engine = engine
-    app.add_middleware(BodyLimit, most=at_least("most_bytes", most_bytes, 1))
     created = int(time.time())
 
     def refuse(status: int, message: str, field: str | None = None, **headers: str) -> Response:
         metrics.refuse(status)
         return refusal(status, message, field, **headers)
+
+    def refuse_body(message: str) -> Response:
+        return refuse(413, message, connection="close")
+
+    most_bytes = at_least("most_bytes", most_bytes, 1)
+    app.add_middleware(BodyLimit, most=most_bytes, refuse=refuse_body)
 
     @app.exception_handler(RequestValidationError)
     async def refuse_fields(request: HttpRequest, error: RequestValidationError) -> Response:

@@ -13,22 +13,27 @@ from linattn_models.tokenizer import decode_tokens
 # Tokens before new ones that decide how these are written, such as whether a space comes first.
 _CONTEXT = 8
 _CUT = "\ufffd"  # the end of a character whose other bytes are in the next token
+# New tokens that may wait for such an end: what is not a character by then never will be.
+_MOST_WAITING = 8
 
 
-class _Text:
+class TextParts:
     """The text of a sequence, in parts."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._tokens: list[int] = []
         self._before = ""
+        self._waiting = 0  # tokens at the end that are not in the text so far
 
     def add(self, tokens: list[int], is_last: bool) -> str:
         """The text that new tokens add; "" while they end inside a character."""
         self._tokens += tokens
+        self._waiting += len(tokens)
         text = decode_tokens(self._tokenizer, self._tokens)
-        if text.endswith(_CUT) and not is_last:
+        if text.endswith(_CUT) and not is_last and self._waiting < _MOST_WAITING:
             return ""
+        self._waiting = 0
         new = text[len(self._before) :]
         self._tokens = self._tokens[-_CONTEXT:]
         self._before = decode_tokens(self._tokenizer, self._tokens)
@@ -56,7 +61,7 @@ class Completion:
             "model": model,
         }
         self._states = states
-        self._texts = None if tokenizer is None else [_Text(tokenizer) for _ in range(count)]
+        self._texts = None if tokenizer is None else [TextParts(tokenizer) for _ in range(count)]
         self._prompt_tokens = prompt_tokens
         self.new_tokens = 0
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from linattn_core.errors import expected
@@ -16,11 +16,13 @@ class BodyLimit:
     Args:
         app: what answers the others.
         most: bytes.
+        refuse: makes the answer to the others from a message.
     """
 
-    def __init__(self, app: ASGIApp, most: int) -> None:
+    def __init__(self, app: ASGIApp, most: int, refuse: Callable[[str], ASGIApp]) -> None:
         self._app = app
         self._most = most
+        self._refuse = refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request."""
@@ -30,8 +32,7 @@ class BodyLimit:
         messages = await self._read(scope, receive)
         if messages is None:
             message = expected("the body", f"at most {self._most:,} bytes", "more")
-            content = {"error": {"message": message, "field": None}}
-            await JSONResponse(content, 413, {"connection": "close"})(scope, receive, send)
+            await self._refuse(message)(scope, receive, send)
             return
 
         async def receive_again() -> Message:
