@@ -11,7 +11,7 @@ namespace linattn {
 // The formats of packed weights.
 enum class WeightFormat : int { float32, bfloat16, int8 };
 
-enum class Activation : int { relu, gelu, silu };
+enum class Activation : int { relu, gelu, gelu_tanh, silu };
 
 // The heads from which the decoder can draw tokens; `none`: the caller draws.
 enum class Head : int { none, categorical, mixture_of_logistics };

@@ -160,6 +160,7 @@ void register_decoder(py::module_& module) {
     py::enum_<Activation>(module, "Activation")
         .value("relu", Activation::relu)
         .value("gelu", Activation::gelu)
+        .value("gelu_tanh", Activation::gelu_tanh)
         .value("silu", Activation::silu);
     py::enum_<Head>(module, "Head")
         .value("none", Head::none)

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import copy
 import re
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -24,6 +27,8 @@ from linattn_models import (
     Transformer,
     compile_decoder,
 )
+from linattn_models.decoding.compile import compile_described
+from linattn_models.decoding.graph import EagerRecorder
 from tests.models.decoding.decoders import (
     close,
     forced,
@@ -125,6 +130,22 @@ def test_weights_that_fewer_bits_can_hold_are_exact(weights: str, grid: Any, err
     tokens = random_tokens(model, 3, MAX_LENGTH)
     actual = forced(compile_decoder(model, weights), tokens)
     torch.testing.assert_close(actual, model(tokens), rtol=error, atol=error)
+
+
+@pytest.mark.parametrize("recorder", [None, EagerRecorder()], ids=["native", "torch"])
+@torch.no_grad()
+def test_gelu_approximated_by_tanh(recorder: EagerRecorder | None) -> None:
+    model = model_of()
+    for block in model.transformer.blocks:
+        block.expand.weight.mul_(10)
+    described = replace(model.describe(), activation="gelu_tanh")
+    decoder = compile_described(model, described, "float32", "auto", recorder)
+    tokens = random_tokens(model, 3, MAX_LENGTH)
+    exact = model(tokens)
+    for block in model.transformer.blocks:
+        block.activation = partial(F.gelu, approximate="tanh")
+    close(forced(decoder, tokens), model(tokens))
+    assert worst(exact, model(tokens)) > 1e-4
 
 
 @pytest.mark.parametrize("weights", ["float32", "bfloat16", "int8"])

@@ -123,7 +123,7 @@ class DecoderDescription:
         num_heads, num_kv_heads, head_dim: H, H_kv and D; E = H D.
         feature_map: "elu", "relu" or "identity".
         eps: added to the denominator of attention.
-        activation: "gelu" (exact), "relu" or "silu".
+        activation: "gelu" (exact), "gelu_tanh" (its approximation by tanh), "relu" or "silu".
         norm_first: True for x + f(norm(x)), False for norm(x + f(x)).
         rotary_base: with rotary positions, queries and keys are rotated before the feature map: the
             pair of numbers (i, i + D / 2) by position * rotary_base^(-2 i / D). None for none.

@@ -82,10 +82,12 @@ public:
         window_ = coin() ? between(random, 1, kLength) : 0;
         const bool decays = window_ == 0 && coin();
         const std::int64_t heads = kv_heads_ * between(random, 1, 3), e = heads * head_dim_;
+        const Activation ungated = coin() ? Activation::gelu : Activation::gelu_tanh;
+        const Activation activation = gated ? Activation::silu : ungated;
         ModelSource model{};
         static_cast<DecoderShape&>(model) = {format,    heads,   kv_heads_,
                                              head_dim_, hidden_, FeatureMap::elu,
-                                             1e-6f,     coin(),  gated ? Activation::silu : Activation::gelu,
+                                             1e-6f,     coin(),  activation,
                                              gated,     window_, rotary ? 1e4 : 0};
         model.norm = norm(e, centered);
         for (int i = 0; i < 2; ++i) {

@@ -24,14 +24,20 @@ LINATTN_INLINE Vec<float> gelu(Vec<float> x) {
     return x > 0.0f ? x - tail : tail;
 }
 
-// x / (1 + exp(-x)).
-LINATTN_INLINE Vec<float> silu(Vec<float> x) {
+// 1 / (1 + exp(-x)).
+LINATTN_INLINE Vec<float> sigmoid(Vec<float> x) {
     const Vec<float> one = Vec<float>{} + 1.0f, tail = exp_of_negative(x < 0.0f ? x : -x);
-    return x * (x < 0.0f ? tail : one) / (one + tail);
+    return (x < 0.0f ? tail : one) / (one + tail);
+}
+
+// x (1 + tanh(y)) / 2, with y = sqrt(2 / pi) (x + 0.044715 x^3); (1 + tanh(y)) / 2 = sigmoid(2 y).
+LINATTN_INLINE Vec<float> gelu_tanh(Vec<float> x) {
+    return x * sigmoid(x * (x * x * 0.0713548163f + 1.5957691216f));
 }
 
 LINATTN_INLINE Vec<float> activate(Activation activation, Vec<float> x) {
-    if (activation == Activation::silu) return silu(x);
+    if (activation == Activation::silu) return x * sigmoid(x);
+    if (activation == Activation::gelu_tanh) return gelu_tanh(x);
     return activation == Activation::gelu ? gelu(x) : apply_map<float>(1, x);
 }
 

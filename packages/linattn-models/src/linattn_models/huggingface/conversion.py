@@ -15,6 +15,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from linattn_core.errors import expected, quote
+from linattn_models.huggingface.adoption import adopt
 from linattn_models.huggingface.converted import (
     HEAD_DIMS,
     LEARNED,
@@ -25,7 +26,6 @@ from linattn_models.huggingface.converted import (
 )
 from linattn_models.huggingface.decays import Decay, read_decay
 from linattn_models.huggingface.interface import refuse_decay, sees_only_the_past
-from linattn_models.huggingface.llama import adopt
 from linattn_models.huggingface.padding import check_no_padding_behind
 from linattn_models.huggingface.pieces import find_misfit
 from linattn_models.huggingface.support import dispatches_by_name
@@ -64,9 +64,9 @@ def convert(
     its teacher. The state also holds these w keys and values; once it does, it does not grow.
 
     A model that was trained with `register()` keeps what it learned by its feature map, "elu", and
-    its decay: it computes the same, and generates from a state. The steps of a Llama with such a
-    map, without a window, are then compiled as those of a `LinattnForCausalLM`; its class becomes
-    a subclass of transformers' own, of the same name.
+    its decay: it computes the same, and generates from a state. The steps of a Llama or GPT-2 with
+    such a map, without a window, are then compiled as those of a `LinattnForCausalLM`; its class
+    becomes a subclass of transformers' own, of the same name.
 
     Args:
         model: a `PreTrainedModel`; pass a copy if you need the original model too.

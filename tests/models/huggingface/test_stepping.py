@@ -1,4 +1,4 @@
-"""A converted Llama steps by a compiled decoder where it can be described."""
+"""A converted Llama or GPT-2 steps by a compiled decoder where it can be described."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ import transformers
 from transformers import DynamicCache
 
 from linattn_models.decoding.compile import FEWEST_STEPS
-from linattn_models.huggingface import convert, load_converted
-from linattn_models.huggingface import llama as compiling
+from linattn_models.huggingface import convert, load_converted, stepping
 from linattn_models.huggingface.steps import Steps
 from tests.models.decoding.decoders import close, needs_cpu_backend
 from tests.models.huggingface import tiny
@@ -35,7 +34,7 @@ LINEAR = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows by one with each compiled step."""
     steps: list[int] = []
-    step = compiling._step
+    step = stepping._step
 
     def counting(*arguments: Any) -> Tensor | None:
         logits = step(*arguments)
@@ -43,12 +42,14 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             steps.append(1)
         return logits
 
-    monkeypatch.setattr(compiling, "_step", counting)
+    monkeypatch.setattr(stepping, "_step", counting)
     return steps
 
 
-def converted(feature_map: str = "elu", decay: Any = None, **fields: Any) -> Any:
-    model = tiny.llama(**fields).float()
+def converted(
+    kind: str = "llama", feature_map: str = "elu", decay: Any = None, **fields: Any
+) -> Any:
+    model = tiny.DECODERS[kind](**fields).float()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:
@@ -65,7 +66,10 @@ def in_eager(monkeypatch: pytest.MonkeyPatch) -> None:
     [{}, {"feature_map": "relu"}, {"decay": "fixed"}, {"decay": [0.5, 1.0]},
      {"num_key_value_heads": 4, "attention_bias": True, "mlp_bias": True},
      {"tie_word_embeddings": True, "hidden_act": "gelu", "rms_norm_eps": 0.1},
-     {"rope_parameters": {"rope_type": "default", "rope_theta": 50.0}}],
+     {"rope_parameters": {"rope_type": "default", "rope_theta": 50.0}},
+     {"hidden_act": "gelu_pytorch_tanh"},
+     {"kind": "gpt2"}, {"kind": "gpt2", "decay": "fixed", "activation_function": "relu"},
+     {"kind": "gpt2", "feature_map": "relu", "tie_word_embeddings": False, "n_inner": 24}],
     ids=str,
 )  # fmt: skip
 def test_logits_are_those_of_the_model(fields: dict[str, Any], compiled: list[int]) -> None:
@@ -81,13 +85,14 @@ def test_logits_are_those_of_the_model(fields: dict[str, Any], compiled: list[in
     assert [layer.seen for layer in cache.layers] == [40, 40]
 
 
+@pytest.mark.parametrize("kind", tiny.DECODERS)
 @pytest.mark.parametrize(
     "settings", [{}, {"num_beams": 3}, {"do_sample": True, "num_return_sequences": 2}]
 )
 def test_generation_is_that_of_the_model(
-    settings: dict[str, Any], compiled: list[int], monkeypatch: pytest.MonkeyPatch
+    kind: str, settings: dict[str, Any], compiled: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, tokens = converted(), []
+    model, tokens = converted(kind), []
     for _ in range(2):
         torch.manual_seed(0)
         tokens.append(model.generate(**LEFT, **{**GREEDY, **settings}))
@@ -95,6 +100,17 @@ def test_generation_is_that_of_the_model(
 
     assert torch.equal(*tokens)
     assert len(compiled) == 29 - FEWEST_STEPS
+
+
+@torch.no_grad()
+def test_a_step_past_the_last_learned_position_is_the_models_own(compiled: list[int]) -> None:
+    model, token, cache = converted("gpt2", n_positions=20), torch.tensor([[1]]), DynamicCache()
+    for _ in range(20):
+        model(token, past_key_values=cache)
+    assert len(compiled) == 19 - FEWEST_STEPS
+
+    with pytest.raises(IndexError):
+        model(token, past_key_values=cache)
 
 
 @torch.no_grad()
@@ -183,7 +199,7 @@ def scaled_positions() -> Any:
 
 
 def another_activation() -> Any:
-    return converted(hidden_act="gelu_new")
+    return converted(hidden_act="quick_gelu")
 
 
 def with_a_hook() -> Any:
