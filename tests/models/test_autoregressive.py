@@ -196,11 +196,13 @@ def test_a_full_sequence_refuses_to_go_on(attention: str) -> None:
         (7, ints(2, 10)),
         (7, torch.zeros(2, 3)),
         (7, torch.tensor([[1, 7]])),
+        (7, ints(3)),
+        (7, [[1, 2]]),
         (HEADS[2], ints(2, 3)),
         (HEADS[2], torch.full((1, 2, 3), 8)),
     ],
 )
-def test_refuses_tokens_that_cannot_be_right(head: Any, tokens: Tensor) -> None:
+def test_refuses_tokens_that_cannot_be_right(head: Any, tokens: Any) -> None:
     with pytest.raises((ValueError, TypeError), match=r"^tokens"):
         tiny_model(head=head).loss(tokens)
 

@@ -47,6 +47,8 @@ STATES: list[Any] = [
     (lambda d, s: d.prefill(ints(2, 1), state=of_another_model(head=5)), ValueError, "state"),
     (lambda d, s: d.generate(state=of_another_model(head=5), length=2), ValueError, "state"),
     (lambda d, s: d.step(ints(2), (1, 2)), TypeError, "state"),
+    (lambda d, s: d.step([0, 0], s), TypeError, "tensor"),
+    (lambda d, s: d.prefill([[0], [0]], state=s), TypeError, "tensor"),
     (lambda d, s: d.step(torch.zeros(2, dtype=torch.int64, device="meta"), s), ValueError, "meta"),
     (lambda d, s: d.prefill(ints(2, 0).to("meta")), ValueError, "on cpu, got meta"),
     (lambda d, s: d.step_and_sample(ints(2), s, temperature=-1.0), ValueError, "temperature"),

@@ -12,6 +12,7 @@ from linattn_core.errors import expected
 from linattn_core.values import can_be_read
 from linattn_models.context import own_positions
 from linattn_models.heads import Head
+from linattn_models.heads.base import check_batch
 from linattn_models.validation import lengths_within
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Likelihood:
         Raises:
             ValueError, TypeError: another shape, dtype, length or value.
         """
+        check_batch(self.head, tokens)
         own = self.own_positions(tokens.shape[1])
         return log_probs_under(self.head, cast(Any, self), tokens, lengths, own)
 

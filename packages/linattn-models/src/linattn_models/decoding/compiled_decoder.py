@@ -31,7 +31,13 @@ from linattn_models.decoding.row_sampling import RowSampling
 from linattn_models.decoding.sampling import Draws, Sampling
 from linattn_models.fingerprint import refuse_others
 from linattn_models.heads import Head
-from linattn_models.heads.base import Drawn, check_sequences, check_step_shape, fill
+from linattn_models.heads.base import (
+    Drawn,
+    check_batch,
+    check_sequences,
+    check_step_shape,
+    fill,
+)
 from linattn_models.heads.filters import Filters
 from linattn_models.heads.settings import PerRow
 from linattn_models.state import (
@@ -201,6 +207,7 @@ class CompiledDecoder(_Compiled, GenerationMixin):
                 the parameters that the step before returned.
         """
         room = room_for(max_length, self._longest)
+        check_batch(self.head, tokens)
         self._check_device(tokens)
         if state is not None:
             check_parameters(state, self.head.num_parameters)
@@ -376,8 +383,8 @@ class CompiledDecoder(_Compiled, GenerationMixin):
 
     def _check_step(self, token: Tensor, state: DecodingState) -> None:
         """Checks all but the layers of the state, which the native decoder checks."""
-        self._check_device(token)
         check_step_shape(self.head, token)
+        self._check_device(token)
         check_parameters(state, self.head.num_parameters)
         refuse_others(state.fingerprint, self._fingerprint)
         check_positions(state.cursor, self._longest)

@@ -282,7 +282,7 @@ def default_length(source: TokenSource, length: int | None, before: int = 0) -> 
     if length is not None:
         return at_least("length", length, 1)
     if source.max_length is None:
-        advice = "the model has no max_length, so pass length"
+        advice = "the model has no max_length, so pass length or max_new_tokens"
         raise ValueError(expected("length", "a number of tokens", None, advice))
     if source.max_length <= before:
         wanted = f"a number of tokens where a state has read max_length {source.max_length}"

@@ -183,12 +183,17 @@ def check_sequences(
     head: Head, tokens: Tensor, shortest: int, longest: int | None, what: str = "tokens"
 ) -> None:
     """Refuses what is not (B, N) int64 tokens, or (B, N, 3), with N from shortest to longest."""
-    _check_shape(head, what, tokens, "batch", "length")
+    check_batch(head, tokens, what)
     length = tokens.shape[1]
     if length < shortest or (longest is not None and length > longest):
         wanted = f"length {shortest}" + (" or more" if longest is None else f" to {longest}")
         raise ValueError(expected(what, wanted, length))
     check_tokens(head, tokens, what=what)
+
+
+def check_batch(head: Head, tokens: Tensor, what: str = "tokens") -> None:
+    """Refuses what is not a tensor (B, N), or (B, N, 3)."""
+    _check_shape(head, what, tokens, "batch", "length")
 
 
 def check_step_shape(head: Head, token: Tensor) -> None:
@@ -203,6 +208,8 @@ def token_shape(head: Head) -> tuple[int, ...]:
 
 
 def _check_shape(head: Head, what: str, tokens: Tensor, *leading: str) -> None:
+    if not isinstance(tokens, Tensor):
+        raise TypeError(expected(what, "a tensor of int64", f"a {type(tokens).__name__}"))
     extra = token_shape(head)
     if tokens.ndim != len(leading) + len(extra) or tuple(tokens.shape[len(leading) :]) != extra:
         shape = f"shape ({', '.join(map(str, (*leading, *extra)))})"

@@ -85,6 +85,9 @@ class DecodingState:
         Raises:
             ValueError: indices of another shape; on the CPU also a row that is not there.
             TypeError: not integers.
+
+        Cost: a copy of the rows of the result. A `DecodingBatch` drops rows at the cost of those
+        that are dropped.
         """
         indices = _rows(indices).to(self.device)
         parameters = self.parameters
@@ -107,6 +110,8 @@ class DecodingState:
         Raises:
             ValueError: no states, or states of different models, dtypes or devices.
             TypeError: not a list of states.
+
+        Cost: a copy of all rows. A `DecodingBatch` adds rows at the cost of those that are added.
         """
         states = check_alike(states)
         layers = tuple(
