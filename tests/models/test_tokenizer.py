@@ -60,6 +60,7 @@ def test_text_is_encoded_and_decoded(make: Callable[[], Any]) -> None:
     tokens = encode_text(tokenizer, TEXT)
     assert decode_tokens(tokenizer, tokens) == TEXT
     assert model.decode(tokens) == model.decode(torch.tensor(tokens)) == TEXT
+    assert model.decode(torch.tensor(tokens[0])) == decode_tokens(tokenizer, tokens[:1])
     assert model.decode(torch.tensor([[*tokens, -1], [-1] * (len(tokens) + 1)])) == [TEXT, ""]
     fields: dict[str, Any] = {"temperature": 0.0, "max_new_tokens": 1}
     for prefix, same in (("cab", ["cab"]), (["a", "", "bad"], ["a", "", "bad"])):
@@ -271,6 +272,12 @@ def test_tables_that_cannot_be_right_are_refused(table: Any) -> None:
         (lambda m: tiny_model().generate(stop_strings="a"), "stop_strings"),
         (lambda m: m.generate(stop_strings=["a", ""]), "stop_strings"),
         (lambda m: m.stream(stop_strings=[1]), "stop_strings"),
+        (lambda m: m.decode([1, 7]), "tokens"),
+        (lambda m: m.decode([1.5]), "tokens"),
+        (lambda m: m.decode("ab"), "tokens"),
+        (lambda m: m.decode([[1], [1, 2]]), "tokens"),
+        (lambda m: m.tokenizer.decode([7]), "tokens"),
+        (lambda m: m.tokenizer.decode([-1]), "tokens"),
     ],
 )
 def test_text_that_has_no_tokens_is_refused(

@@ -6,6 +6,9 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from linattn_core.errors import expected, quote
 from linattn_models.heads import Categorical, Head
 from linattn_models.validation import json_object
@@ -61,8 +64,16 @@ class CharacterTokenizer:
             raise ValueError(expected("text", wanted, quote(error.args[0]))) from None
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of tokens."""
-        return "".join(self.characters[token] for token in tokens)
+        """The text of tokens.
+
+        Raises:
+            ValueError: a token without a character.
+        """
+        places = list(tokens)
+        for place in places:
+            if not 0 <= place < len(self):
+                raise ValueError(expected("tokens", f"some of 0..{len(self) - 1}", int(place)))
+        return "".join(self.characters[place] for place in places)
 
 
 def encode_text(tokenizer: Any, text: str) -> list[int]:
@@ -71,6 +82,18 @@ def encode_text(tokenizer: Any, text: str) -> list[int]:
         return tokenizer.encode(text)
     tokens: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
     return tokens
+
+
+def read_tokens(tokens: Any) -> Tensor:
+    """A token, (N,) tokens or (B, N), of any integer dtype."""
+    try:
+        numbers = torch.as_tensor(tokens)
+    except (TypeError, ValueError, RuntimeError):  # texts, or rows of different lengths
+        numbers = torch.zeros(1)
+    whole = not (numbers.is_floating_point() or numbers.is_complex() or numbers.dtype == torch.bool)
+    if numbers.ndim > 2 or (numbers.numel() and not whole):
+        raise TypeError(expected("tokens", "integers (N,) or (B, N)", quote(tokens)))
+    return numbers
 
 
 def decode_tokens(tokenizer: Any, tokens: list[int]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from linattn_core.errors import expected
 from linattn_models.config import TransformerConfig
 from linattn_models.decoding.beams import Hypotheses, check_beams, search_beams
 from linattn_models.decoding.loop import Run, Start
@@ -22,7 +23,12 @@ from linattn_models.heads import Head
 from linattn_models.heads.filters import Filters
 from linattn_models.heads.settings import PerRow
 from linattn_models.state import DecodingState, KeyValueCache
-from linattn_models.tokenizer import check_tokenizer, decode_tokens, require_tokenizer
+from linattn_models.tokenizer import (
+    check_tokenizer,
+    decode_tokens,
+    read_tokens,
+    require_tokenizer,
+)
 from linattn_models.validation import at_least, in_range
 
 
@@ -52,19 +58,23 @@ class GenerationMixin:
         """The text of tokens, by the model's tokenizer; -1, which fills rows, is left out.
 
         Args:
-            tokens: (N,) integers, or (B, N).
+            tokens: (N,) integers, or (B, N); or a single one.
 
         Returns:
             A str for (N,), a list of B of them for (B, N).
 
         Raises:
-            ValueError: a model without a tokenizer.
+            ValueError: a model without a tokenizer, or a token that it does not have.
+            TypeError: not integers.
         """
         require_tokenizer("decode", self.tokenizer)
-        rows = torch.as_tensor(tokens).tolist()
-        if rows and isinstance(rows[0], list):
-            return [self._decode_row(row) for row in rows]
-        return self._decode_row(rows)
+        numbers = read_tokens(tokens)
+        if numbers.numel() and int(numbers.max()) >= self.head.levels:
+            wanted = f"tokens in 0..{self.head.levels - 1}, or -1"
+            raise ValueError(expected("tokens", wanted, int(numbers.max())))
+        if numbers.ndim > 1:
+            return [self._decode_row(row) for row in numbers.tolist()]
+        return self._decode_row(torch.atleast_1d(numbers).tolist())
 
     def _decode_row(self, row: list[int]) -> str:
         return decode_tokens(self.tokenizer, [token for token in row if token >= 0])
