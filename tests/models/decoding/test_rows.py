@@ -141,6 +141,8 @@ def test_without_seeds_the_generator_decides() -> None:
     )
     assert torch.equal(same, again) and not torch.equal(same, other)
     assert len(same.unique(dim=0)) == 4
+    with pytest.raises(ValueError, match="generator"):
+        model.generate(4, seeds=1, generator=seeded(0))
 
 
 @pytest.mark.parametrize("head", [Categorical(5), MixtureOfLogistics(2, 1, 5)], ids=str)

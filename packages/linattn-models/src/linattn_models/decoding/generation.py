@@ -175,8 +175,8 @@ class GenerationMixin:
                 distribution function. Batches of other sizes round logits differently; a token
                 changes only if its number is within that rounding of the end of its interval, or a
                 filter's limit within that rounding of a probability.
-            generator: source of randomness without seeds, on the model's device; the same seed of
-                it gives the same batch the same tokens.
+            generator: source of randomness in place of seeds, on the model's device; the same seed
+                of it gives the same batch the same tokens.
             progress: show a progress bar on stderr.
             method: "stateful" steps from a state; "rerun" runs all tokens so far for each new one;
                 "auto" is "rerun" for attention that cannot step (LSH), else "stateful". All draw

@@ -52,6 +52,8 @@ class Sampling:
         penalty = REPETITION_PENALTY.read(self.repetition_penalty)
         object.__setattr__(self, "repetition_penalty", penalty)
         if self.seeds is not None:
+            if self.generator is not None:
+                raise ValueError(expected("generator", "None beside seeds", "one", "pass either"))
             object.__setattr__(self, "seeds", _read_seeds(self.seeds))
 
     @property
