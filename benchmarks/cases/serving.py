@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 
 import torch
@@ -16,6 +17,8 @@ from linattn_models.decoding.batch.engine import CHUNK
 ROWS, TOKENS, WAVES = 64, 256, 4
 OFFLINE, ENGINE = "generate", "ContinuousBatch"
 EQUAL, MIXED = "one length", "many lengths"
+PROMPT = 392
+STEPS, READING = "a step", f"a step while {PROMPT} tokens are read"
 
 
 def make_lengths(task: Task, lengths: str) -> list[int]:
@@ -97,4 +100,53 @@ def engine_case() -> Case:
     )  # fmt: skip
 
 
-CASES = (engine_case(),)
+def time_step(batch: ContinuousBatch, rows: int, prompt: int) -> float:
+    """Returns the seconds of a step of busy rows, while a prompt is read if there is one."""
+    numbers = [batch.add(Request(length=2 * PROMPT)) for _ in range(rows)]
+    while batch.num_seqs_running < rows:
+        batch.step()
+    if prompt:
+        numbers.append(batch.add(Request([0] * prompt, prompt + 1)))
+    began, steps = time.perf_counter(), 0
+    while batch.num_requests_waiting if prompt else steps < 16:
+        steps += max(len(output.tokens) for output in batch.step())
+    seconds = time.perf_counter() - began
+    for number in numbers:
+        batch.cancel(number)
+    while batch.has_work:
+        batch.step()
+    return seconds / steps
+
+
+def reading_case() -> Case:
+    """Steps of busy rows, alone and beside a prompt."""
+    asked = Task(ROWS, language=True)
+
+    def make(prompt: int, settings: Settings) -> Method:
+        task = asked.for_settings(settings)
+        model = task.model(positions="none")
+        decoder = pack_decoder(model, "float32")
+        batch = ContinuousBatch(
+            decoder, max_num_seqs=task.batch, max_num_batched_tokens=task.batch + CHUNK
+        )
+        return Method(
+            partial(check_compiled, model, decoder, task.batch),
+            measure=partial(time_step, batch, task.batch - 1, prompt),
+        )
+
+    def setup(settings: Settings) -> dict[str, Make]:
+        return {
+            name: partial(make, prompt, settings)
+            for name, prompt in ((STEPS, 0), (READING, PROMPT))
+        }
+
+    return Case(
+        "serving/reading",
+        f"A step of {ROWS - 1} busy rows, alone and while a prompt joins them.",
+        setup,
+        ratios=((READING, STEPS),),
+        unit="step", seconds=60, rounds=(5, 30),
+    )  # fmt: skip
+
+
+CASES = (engine_case(), reading_case())
