@@ -164,7 +164,7 @@ def _laptop_larger(dataset: DatasetName) -> Recipe:
 def demo() -> Recipe:
     """The laptop's digits with fewer updates, which overfit less and need less dropout."""
     recipe = _laptop_digits()
-    training = replace(recipe.training, steps=1_000, eval_every=100)
+    training = replace(recipe.training, steps=1_000, log_every=50, eval_every=100)
     return replace(recipe, preset="demo", dropout=0.2, training=training)
 
 
