@@ -43,7 +43,7 @@ def read_batch(path: Path, source: Source) -> Pixels:
     """The images (RECORDS, 32, 32, 3) of one batch: a label byte and 3,072 pixel bytes each.
 
     A file has no magic number. Only its length and its labels, every 3,073rd byte, can show
-    damage_error, and both are checked. A batch keeps an image as three planes (red,
+    damage, and both are checked. A batch keeps an image as three planes (red,
     green, blue); here colors come last.
     """
     size, got = RECORDS * RECORD_BYTES, path.stat().st_size

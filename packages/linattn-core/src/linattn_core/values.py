@@ -26,10 +26,7 @@ def check_attention_values(call: AttentionCall) -> None:
     if call.cu_seqlens is not None and _is_at_hand(call.cu_seqlens):
         check_bounds(call.cu_seqlens.tolist(), length)
     if call.key_lengths is not None and _is_at_hand(call.key_lengths) and call.batch:
-        low, high = int(call.key_lengths.min()), int(call.key_lengths.max())
-        if low < 0 or high > length:
-            wanted = f"numbers between 0 and the key length {length}"
-            raise ValueError(expected("key_lengths", wanted, f"a range from {low} to {high}"))
+        check_key_lengths(call.key_lengths, length)
     if call.log_decay is not None:
         _check_decay(call.log_decay)
 
@@ -111,6 +108,14 @@ def check_bounds(bounds: list[int], length: int) -> None:
         raise ValueError(expected("cu_seqlens", wanted, f"from {bounds[0]} to {bounds[-1]}"))
     if any(stop < start for start, stop in pairwise(bounds)):
         raise ValueError(expected("cu_seqlens", "numbers that never fall", bounds))
+
+
+def check_key_lengths(lengths: Tensor, length: int) -> None:
+    """The numbers of key_lengths, of one sequence at least, lie between 0 and the key length."""
+    low, high = int(lengths.min()), int(lengths.max())
+    if low < 0 or high > length:
+        wanted = f"numbers between 0 and the key length {length}"
+        raise ValueError(expected("key_lengths", wanted, f"a range from {low} to {high}"))
 
 
 def _check_decay(decay: Tensor) -> None:

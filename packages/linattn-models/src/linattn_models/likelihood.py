@@ -10,7 +10,6 @@ from torch import Tensor
 
 from linattn_core.errors import expected
 from linattn_core.values import can_be_read
-from linattn_models.context import own_positions
 from linattn_models.heads import Head
 from linattn_models.heads.base import check_batch
 from linattn_models.validation import lengths_within
@@ -30,8 +29,14 @@ class Likelihood:
     mesh: DeviceMesh | None = None
 
     def own_positions(self, length: int) -> slice:
-        """The positions of this rank in sequences of so many: all, without `ContextParallel`."""
-        return own_positions(self.mesh, length)
+        """The positions of this rank in sequences of so many: all, without `ContextParallel`.
+
+        The parts are as equal as can be.
+        """
+        if self.mesh is None:
+            return slice(0, length)
+        rank, ranks = self.mesh.get_local_rank(), self.mesh.size()
+        return slice(length * rank // ranks, length * (rank + 1) // ranks)
 
     def log_probs(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
         """log p of every token given those before it, all in parallel.

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ParallelStyle
 
+from linattn_core.distributed.functional import check_mesh
 from linattn_core.errors import expected
 from linattn_models.attention import LinearAttention
 from linattn_models.attention.base import Mixer
@@ -41,7 +42,7 @@ class ContextParallel(ParallelStyle):
     """
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        _check_mesh("device_mesh", device_mesh)
+        check_mesh("device_mesh", device_mesh)
         parts = list(module.modules())
         layers = [x for x in parts if isinstance(x, LinearMixer | LinearAttention)]
         models = [x for x in parts if isinstance(x, AutoregressiveTransformer)]
@@ -49,12 +50,6 @@ class ContextParallel(ParallelStyle):
         for part in (*layers, *models):
             part.mesh = device_mesh
         return module
-
-
-def _check_mesh(name: str, mesh: DeviceMesh) -> None:
-    if mesh.ndim != 1:
-        advice = 'pass one of its dimensions, such as mesh["context"]'
-        raise ValueError(expected(name, "one dimension", mesh.ndim, advice))
 
 
 def _check_divisible(
@@ -86,7 +81,7 @@ def sum_gradients(model: nn.Module, mesh: DeviceMesh) -> None:
     A parameter without a gradient on a rank counts as 0 there. Leave it out under
     `DistributedDataParallel` and `fully_shard`, which do the same.
     """
-    _check_mesh("mesh", mesh)
+    check_mesh("mesh", mesh)
     parameters = [x for x in model.parameters() if x.requires_grad]
     by_dtype: dict[torch.dtype, list[nn.Parameter]] = {}
     for x in parameters:

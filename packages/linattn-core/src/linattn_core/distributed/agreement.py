@@ -90,13 +90,13 @@ def _raise_difference(
     group: dist.ProcessGroup, settings: dict[str, Any], error: Exception | None
 ) -> NoReturn:
     kind = "TypeError" if isinstance(error, TypeError) else "ValueError"
-    told: list[Any] = [None] * group.size()
-    dist.all_gather_object(told, (settings, kind, None if error is None else str(error)), group)
-    for rank, (_, kind, text) in enumerate(told):
+    calls: list[Any] = [None] * group.size()
+    dist.all_gather_object(calls, (settings, kind, None if error is None else str(error)), group)
+    for rank, (_, kind, text) in enumerate(calls):
         if text is not None:
             raise _KINDS[kind](f"On rank {rank}: {text}")
-    first = told[0][0]
-    for rank, (other, _, _) in enumerate(told):
+    first = calls[0][0]
+    for rank, (other, _, _) in enumerate(calls):
         for name, value in first.items():
             if other[name] != value:
                 got = f"{value} on rank 0 and {other[name]} on rank {rank}"

@@ -74,7 +74,7 @@ def context_parallel_attention(
     """
     if backend == "auto":
         backend = choice.current
-    name = _find_name(mesh)
+    check_mesh("mesh", mesh)
     call = AttentionCall(
         query, key, value, is_causal, kernel_feature_map(feature_map), key_lengths, cu_seqlens,
         initial_state, return_state, eps, False, attn_mask, log_decay, normalize,
@@ -87,19 +87,17 @@ def context_parallel_attention(
             call = prepare_attention(call, feature_map, backend, enable_gqa)
         except (TypeError, ValueError) as error:
             agreement.fail(mesh.get_group(), error, torch.device(mesh.device_type))
-    out, state, normalizer = context_parallel(call, backend, name)
+    group: dist.ProcessGroup = mesh.get_group()
+    out, state, normalizer = context_parallel(call, backend, group.group_name)
     return pack_results(
         out, normalizer - call.eps if return_normalizer else None, state if return_state else None
     )
 
 
-def _find_name(mesh: DeviceMesh) -> str:
-    """The name of the group of a mesh."""
+def check_mesh(name: str, mesh: DeviceMesh) -> None:
+    """Refuses what is no mesh, and a mesh of several dimensions."""
     if not isinstance(mesh, DeviceMesh):
-        raise TypeError(expected("mesh", "a DeviceMesh", f"a {type(mesh).__name__}"))
+        raise TypeError(expected(name, "a DeviceMesh", f"a {type(mesh).__name__}"))
     if mesh.ndim != 1:
         advice = 'pass one of its dimensions, such as mesh["context"]'
-        raise ValueError(expected("mesh", "one dimension", mesh.ndim, advice))
-    group: dist.ProcessGroup = mesh.get_group()
-    name: str = group.group_name
-    return name
+        raise ValueError(expected(name, "one dimension", mesh.ndim, advice))

@@ -15,15 +15,8 @@ from torch import Tensor
 from linattn_core import registry
 from linattn_core.calls import AttentionCall, Gradients, Output
 from linattn_core.distributed import agreement
-from linattn_core.distributed.parts import Part
-from linattn_core.distributed.passes import (
-    Result,
-    Upstream,
-    backward,
-    forward,
-    zero_carry,
-    zero_states,
-)
+from linattn_core.distributed.parts import Part, zero_states
+from linattn_core.distributed.passes import Result, Upstream, backward, forward
 from linattn_core.errors import expected
 from linattn_core.operators.library import (
     Flat,
@@ -36,7 +29,7 @@ from linattn_core.operators.library import (
 )
 from linattn_core.state import LinearAttentionState, accumulation_dtype
 from linattn_core.torch_private import find_group
-from linattn_core.values import check_attention_values
+from linattn_core.values import check_attention_values, check_bounds, check_key_lengths
 
 _FLAT = Flat(AttentionCall)
 _GRADIENTS = Flat(Gradients)
@@ -60,7 +53,7 @@ def _kernel(*arguments: Any) -> tuple[Tensor, ...]:
     part = Part.of(call, lengths, group.rank())
     (out, normalizer, sums), before, final = forward(call, part, group, backend)
     if sums is not None and call.cu_seqlens is not None:
-        sums = _embed(call, part, sums)
+        sums = part.spread(call, sums)  # of all, because a compiler has to know the shape
     return (
         *results(final, out), out, normalizer, *results(before, out), *results(sums, out),
         torch.tensor(lengths, dtype=torch.int64, device="cpu"),
@@ -74,44 +67,18 @@ def _agree(call: AttentionCall, backend: str, group: dist.ProcessGroup) -> list[
             check_attention_values(call._replace(key_lengths=None))
         elif call.log_decay is not None:
             check_attention_values(call._replace(cu_seqlens=None))
-        placed = call._replace(initial_state=zero_carry(call), cu_seqlens=None)
+        placed = call._replace(initial_state=zero_states(call, call.batch), cu_seqlens=None)
         registry.select(backend, placed)
     except ValueError as error:
         agreement.fail(group, error, call.device)
     settings = agreement.describe(call, backend)
     lengths = agreement.compare(group, call.key_length, settings, call.device)
-    _check_lengths(call, sum(lengths))
-    return lengths
-
-
-def _check_lengths(call: AttentionCall, total: int) -> None:
-    """The same check on every rank: all have the same lengths."""
+    # The same on every rank, so no rank fails alone.
     if call.cu_seqlens is not None:
-        bounds = call.cu_seqlens.tolist()
-        if bounds[0] != 0 or bounds[-1] != total or sorted(bounds) != bounds:
-            wanted = f"numbers from 0 to the length of all parts, {total}, that never fall"
-            raise ValueError(expected("cu_seqlens", wanted, bounds))
+        check_bounds(call.cu_seqlens.tolist(), sum(lengths))
     if call.key_lengths is not None and call.batch:
-        low, high = int(call.key_lengths.min()), int(call.key_lengths.max())
-        if low < 0 or high > total:
-            wanted = f"numbers between 0 and the length of all parts, {total}"
-            raise ValueError(expected("key_lengths", wanted, f"a range from {low} to {high}"))
-
-
-def _embed(call: AttentionCall, part: Part, rows: LinearAttentionState) -> LinearAttentionState:
-    """Rows of packed sequences in a state of all, because a compiler has to know its shape."""
-    whole, (low, high) = zero_states(call), part.sequences
-    for new, x in zip(whole, rows, strict=True):
-        new[low:high] = x[: high - low]
-    return whole
-
-
-def _extract(call: AttentionCall, part: Part, whole: LinearAttentionState) -> LinearAttentionState:
-    """The inverse of `_embed`."""
-    low, high = part.sequences
-    if high == low:
-        return zero_carry(call)
-    return LinearAttentionState(whole.s[low:high], whole.z[low:high])
+        check_key_lengths(call.key_lengths, sum(lengths))
+    return lengths
 
 
 def _shapes(*arguments: Any) -> tuple[Tensor, ...]:
@@ -119,9 +86,9 @@ def _shapes(*arguments: Any) -> tuple[Tensor, ...]:
     call, ranks = _FLAT.unpack(flat), find_group(name).size()
     out = call.value.new_empty(call.batch, call.heads, call.query_length, call.value_dim)
     normalizer = out.new_empty(out.shape[:3], dtype=accumulation_dtype(out.dtype))
-    final = zero_states(call) if call.return_state else None
-    before = zero_carry(call) if ranks > 1 else None
-    sums = None if call.is_causal else zero_states(call)
+    final = zero_states(call, call.num_sequences) if call.return_state else None
+    before = zero_states(call, call.batch) if ranks > 1 else None
+    sums = None if call.is_causal else zero_states(call, call.num_sequences)
     return (
         *results(final, out), out, normalizer, *results(before, out), *results(sums, out),
         torch.empty(ranks, dtype=torch.int64, device="cpu"),
@@ -143,7 +110,7 @@ def _autograd(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     )
     grad_s, grad_z, grad_out, grad_normalizer = grads[:4]
     if call.return_state:  # ranks add these, so that each has to have some
-        like = zero_states(call)
+        like = zero_states(call, call.num_sequences)
         grad_s = like.s if grad_s is None else grad_s
         grad_z = like.z if grad_z is None else grad_z
     grad_out = torch.zeros_like(made[0]) if grad_out is None else grad_out
@@ -168,9 +135,7 @@ def _backward_kernel(*arguments: Any) -> tuple[Tensor, ...]:
     part = Part.of(call, lengths.tolist(), group.rank())
     sums = None
     if not call.is_causal:
-        sums = LinearAttentionState(sum_s, sum_z)
-        if call.cu_seqlens is not None:
-            sums = _extract(call, part, sums)
+        sums = part.select(call, LinearAttentionState(sum_s, sum_z))
     before = LinearAttentionState(before_s, before_z) if group.size() > 1 else None
     result = Result(Output(out, normalizer, sums), before, None)
     upstream = Upstream(grad_out, grad_normalizer, pair(grad_s, grad_z))

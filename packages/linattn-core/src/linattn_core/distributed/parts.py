@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -69,9 +68,19 @@ class Part(NamedTuple):
         return len(self.bounds) - 1
 
     @property
-    def through(self) -> bool:
+    def is_passed(self) -> bool:
         """Whether one sequence passes the whole part."""
         return self.rows == 1 and self.from_before and self.to_later
+
+    @property
+    def beginning(self) -> slice:
+        """The own sequences that begin here."""
+        return slice(int(self.from_before), None)
+
+    @property
+    def ending(self) -> slice:
+        """The own sequences that end here."""
+        return slice(None, self.rows - int(self.to_later))
 
     def local(self, call: AttentionCall) -> AttentionCall:
         """The call on the own positions, without an initial state."""
@@ -95,7 +104,7 @@ class Part(NamedTuple):
     def decay(self, local: AttentionCall) -> Tensor:
         """(B, H_kv): the factor on a state that passes the part, 0 where none does."""
         shape, dtype = (local.batch, local.kv_heads), accumulation_dtype(local.value_dtype)
-        if not self.through:
+        if not self.is_passed:
             return torch.zeros(shape, dtype=dtype, device=local.device)
         if local.log_decay is None:
             return torch.ones(shape, dtype=dtype, device=local.device)
@@ -103,47 +112,28 @@ class Part(NamedTuple):
         decay = local.log_decay
         return (decay if gone is None else decay.masked_fill(gone[..., 0], 0)).sum(-1).exp()
 
-    def begun(self, call: AttentionCall, state: State) -> State:
-        """The rows of a state of all sequences, 0 for a sequence that did not begin here."""
-        return self._own(call, state, slice(int(self.from_before), None))
-
-    def ended(self, call: AttentionCall, state: State) -> State:
-        """The rows of a state of all sequences, 0 for a sequence that does not end here."""
-        return self._own(call, state, slice(None, self.rows - int(self.to_later)))
-
-    def _own(self, call: AttentionCall, state: State, kept: slice) -> State:
+    def select(self, call: AttentionCall, state: State, own: slice = slice(None)) -> State:
+        """The rows of a state of all sequences, 0 for those that are not among `own`."""
         if state is None:
             return None
         if call.cu_seqlens is None:
-            return state if range(1)[kept] else LinearAttentionState(*map(torch.zeros_like, state))
-        rows, (low, high) = _zeros(state, self.rows), self.sequences
+            return state if range(1)[own] else LinearAttentionState(*map(torch.zeros_like, state))
+        rows, (low, high) = zero_states(call, self.rows), self.sequences
         if high > low:
             for new, x in zip(rows, state, strict=True):
-                new[kept] = x[low:high][kept]
+                new[own] = x[low:high][own]
         return rows
 
-    def spread_begun(
-        self, call: AttentionCall, rows: State, like: LinearAttentionState
+    def spread(
+        self, call: AttentionCall, rows: State, own: slice = slice(None)
     ) -> LinearAttentionState:
-        """The inverse of `begun`: rows in a state of all sequences, 0 for those of other ranks."""
-        return self._spread(call, rows, slice(int(self.from_before), None), like)
-
-    def spread_ended(
-        self, call: AttentionCall, rows: State, like: LinearAttentionState
-    ) -> LinearAttentionState:
-        """The inverse of `ended`."""
-        return self._spread(call, rows, slice(None, self.rows - int(self.to_later)), like)
-
-    def _spread(
-        self, call: AttentionCall, rows: State, kept: slice, like: LinearAttentionState
-    ) -> LinearAttentionState:
-        state = LinearAttentionState(*map(torch.zeros_like, like))
-        low, high = self.sequences
+        """The inverse of `select`: a state of all sequences, 0 for those of other ranks."""
+        state, (low, high) = zero_states(call, call.num_sequences), self.sequences
         for new, x in zip(state, rows or (), strict=False):
             if call.cu_seqlens is not None:
                 if high > low:
-                    new[low:high][kept] = x[kept]
-            elif range(1)[kept]:
+                    new[low:high][own] = x[own]
+            elif range(1)[own]:
                 new.copy_(x)
         return state
 
@@ -153,10 +143,10 @@ class Part(NamedTuple):
             return rows
         if call.cu_seqlens is None:
             terms = [x for x in (rows, before, after) if x is not None]
-            return LinearAttentionState(sum_of(x.s for x in terms), sum_of(x.z for x in terms))
-        like = before or after
-        assert like is not None
-        total = _zeros(like, self.rows) if rows is None else rows.clone()
+            return LinearAttentionState(
+                *(functools.reduce(torch.add, x) for x in zip(*terms, strict=True))
+            )
+        total = zero_states(call, self.rows) if rows is None else rows.clone()
         for row, coming in ((0, before), (-1, after)):
             for new, x in zip(total, coming or (), strict=False):
                 new[row] += x[0]
@@ -166,14 +156,12 @@ class Part(NamedTuple):
 State = LinearAttentionState | None
 
 
-def sum_of(tensors: Iterable[Tensor]) -> Tensor:
-    """The sum of at least one tensor."""
-    first, *others = tensors
-    return functools.reduce(torch.add, others, first)
-
-
-def _zeros(like: LinearAttentionState, rows: int) -> LinearAttentionState:
-    return LinearAttentionState(*(x.new_zeros(rows, *x.shape[1:]) for x in like))
+def zero_states(call: AttentionCall, sequences: int) -> LinearAttentionState:
+    """A state of zeros for so many sequences; ranks pass that of `call.batch` of them."""
+    return LinearAttentionState.zeros(
+        sequences, call.kv_heads, call.feature_dim, call.value_dim,
+        dtype=call.value_dtype, device=call.device,
+    )  # fmt: skip
 
 
 def _slice(call: AttentionCall, low: int, high: int) -> AttentionCall:

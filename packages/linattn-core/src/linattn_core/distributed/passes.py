@@ -20,7 +20,7 @@ from torch import Tensor
 
 from linattn_core import registry
 from linattn_core.calls import AttentionCall, Gradients, Output
-from linattn_core.distributed.parts import Part, State
+from linattn_core.distributed.parts import Part, State, zero_states
 from linattn_core.distributed.scan import scan, sum_states
 from linattn_core.state import LinearAttentionState
 from linattn_core.summation import sum_keys
@@ -42,7 +42,7 @@ class Result(NamedTuple):
 
 def forward(call: AttentionCall, part: Part, group: dist.ProcessGroup, backend: str) -> Result:
     """The outputs of the own positions."""
-    local, rows = part.local(call), part.begun(call, call.initial_state)
+    local, rows = part.local(call), part.select(call, call.initial_state, part.beginning)
     before, after = _pass_states(call, local, rows, part, group, backend)
     initial = part.add(call, rows, before, after)
     own = local._replace(initial_state=initial)
@@ -59,37 +59,23 @@ def _pass_states(
     if group.size() == 1:
         return None, None
     last = part.last(local)._replace(initial_state=_row(call, rows, -1))
-    states = [sum_keys(last, backend) if part.to_later else zero_carry(call)]
+    states = [sum_keys(last, backend) if part.to_later else zero_states(call, call.batch)]
     if not call.is_causal:
         first = part.first(local)
         if call.cu_seqlens is not None:
-            states.append(sum_keys(first, backend) if part.from_before else zero_carry(call))
+            states.append(
+                sum_keys(first, backend) if part.from_before else zero_states(call, call.batch)
+            )
         elif not part.to_later:
             states = [sum_keys(first, backend)]
     return scan(group, states, part.decay(local), before=True, after=not call.is_causal)
-
-
-def zero_carry(call: AttentionCall) -> LinearAttentionState:
-    """A state of zeros, as ranks pass it: (B, ...), or of one packed sequence (1, ...)."""
-    return LinearAttentionState.zeros(
-        call.batch, call.kv_heads, call.feature_dim, call.value_dim,
-        dtype=call.value_dtype, device=call.device,
-    )  # fmt: skip
-
-
-def zero_states(call: AttentionCall) -> LinearAttentionState:
-    """A state of zeros for every sequence."""
-    return LinearAttentionState.zeros(
-        call.num_sequences, call.kv_heads, call.feature_dim, call.value_dim,
-        dtype=call.value_dtype, device=call.device,
-    )  # fmt: skip
 
 
 def _collect(
     call: AttentionCall, part: Part, rows: State, group: dist.ProcessGroup
 ) -> LinearAttentionState:
     """The final states of all sequences, each from the rank where its sequence ends."""
-    final = part.spread_ended(call, rows, zero_states(call))
+    final = part.spread(call, rows, part.ending)
     if call.initial_state is not None and part.empty:
         for new, x in zip(final, call.initial_state, strict=True):
             new[part.empty] = x[part.empty]
@@ -123,24 +109,25 @@ def backward(
 ) -> Gradients:  # fmt: skip
     """The gradients of the own tensors; that of the initial state where its sequence begins."""
     final = None if upstream.final is None else sum_states(group, upstream.final.clone())
-    ended = part.ended(call, final)
+    grad_ending = part.select(call, final, part.ending)
     local = part.local(call)._replace(wanted_gradients=call.wanted_gradients)
-    rows = part.begun(call, call.initial_state)
+    rows = part.select(call, call.initial_state, part.beginning)
     initial = part.add(call, rows, result.before, None)
     if not call.is_causal:  # reads the sums, and of the initial state only its shape
         initial = result.output.state
     local = local._replace(initial_state=initial)
-    grad_state = ended
+    grad_state = grad_ending
     if group.size() > 1:
-        coming = _pass_gradients(call, local, part, group, backend, result.output, upstream, ended)
-        before, after = coming
-        grad_state = part.add(call, ended, before, after)
+        before, after = _pass_gradients(
+            call, local, part, group, backend, result.output, upstream, grad_ending
+        )
+        grad_state = part.add(call, grad_ending, before, after)
     extra = () if upstream.normalizer is None else (upstream.normalizer,)
     chosen = registry.select(backend, local)
     gradients = chosen.attention_backward(local, result.output, upstream.out, grad_state, *extra)
     if call.initial_state is None or "initial_state" not in call.wanted_gradients:
         return gradients._replace(initial_state=None)
-    own = part.spread_begun(call, gradients.initial_state, call.initial_state)
+    own = part.spread(call, gradients.initial_state, part.beginning)
     if final is not None and part.empty:
         for new, x in zip(own, final, strict=True):
             new[part.empty] = x[part.empty]
@@ -149,7 +136,7 @@ def backward(
 
 def _pass_gradients(
     call: AttentionCall, local: AttentionCall, part: Part, group: dist.ProcessGroup, backend: str,
-    output: Output, upstream: Upstream, ended: State,
+    output: Output, upstream: Upstream, grad_ending: State,
 ) -> tuple[State, State]:  # fmt: skip
     """The gradients from ranks before (non-causal) and after, for the own sums."""
 
@@ -169,17 +156,17 @@ def _pass_gradients(
             one,
             Output(out, normalizer, state),
             upstream.out[:, :, queries],
-            _row(call, ended, row),
+            _row(call, grad_ending, row),
             *extra,
         ).initial_state
         assert gradient is not None, "it is the one that was wanted"
         return gradient
 
-    to_before = own_gradient(0) if part.from_before else zero_carry(call)
+    to_before = own_gradient(0) if part.from_before else zero_states(call, call.batch)
     if call.is_causal:
         return scan(group, [to_before], part.decay(local), before=False, after=True)
     if call.cu_seqlens is None:
         states = [own_gradient(0)]
     else:
-        states = [own_gradient(-1) if part.to_later else zero_carry(call), to_before]
+        states = [own_gradient(-1) if part.to_later else zero_states(call, call.batch), to_before]
     return scan(group, states, part.decay(local), before=True, after=True)

@@ -38,7 +38,7 @@ def scan(
     ranks, (batch, heads, dim, width) = group.size(), states[0].s.shape
     rows = [torch.cat([x.s, x.z[..., None]], -1).flatten(2).flatten(0, 1) for x in states]
     size = -(-rows[0].shape[1] // ranks)
-    slices = [_slices(x, ranks, size) for x in rows]
+    slices = [_split_rows(x, ranks, size) for x in rows]
     weights = factor.reshape(1, -1, 1).expand(ranks, -1, 1)
     received = _exchange(group, torch.cat([*slices, weights], -1))
     parts, factors = received[..., :-1].split(size, -1), received[..., -1:]
@@ -48,8 +48,8 @@ def scan(
     if after:
         results.append(_accumulate(parts[-1].flip(0), factors.flip(0)).flip(0))
     returned = _exchange(group, torch.cat(results, -1)).split(size, -1)
-    found = iter([_state(x, (batch, heads, dim, width)) for x in returned])
-    return next(found) if before else None, next(found) if after else None
+    scanned = iter([_join_rows(x, (batch, heads, dim, width)) for x in returned])
+    return next(scanned) if before else None, next(scanned) if after else None
 
 
 def sum_states(group: dist.ProcessGroup, state: LinearAttentionState) -> LinearAttentionState:
@@ -67,7 +67,7 @@ def _accumulate(parts: Tensor, factors: Tensor) -> Tensor:
     return results
 
 
-def _slices(rows: Tensor, ranks: int, size: int) -> Tensor:
+def _split_rows(rows: Tensor, ranks: int, size: int) -> Tensor:
     """(rows, width) -> (R, rows, size), padded with zeros."""
     padded = pad(rows, (0, ranks * size - rows.shape[1]))
     return padded.view(-1, ranks, size).transpose(0, 1)
@@ -81,7 +81,7 @@ def _exchange(group: dist.ProcessGroup, x: Tensor) -> Tensor:
     return received
 
 
-def _state(slices: Tensor, shape: tuple[int, int, int, int]) -> LinearAttentionState:
+def _join_rows(slices: Tensor, shape: tuple[int, int, int, int]) -> LinearAttentionState:
     """(R, rows, size) -> a state of this shape of S."""
     batch, heads, dim, width = shape
     rows = slices.transpose(0, 1).flatten(1)[:, : dim * (width + 1)]
