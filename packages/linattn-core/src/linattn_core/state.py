@@ -108,4 +108,9 @@ class LinearAttentionState(NamedTuple):
         return self.s.numel() * self.s.element_size() + self.z.numel() * self.z.element_size()
 
 
+def decay_state(state: LinearAttentionState, factor: Tensor) -> LinearAttentionState:
+    """The state times a factor for each sequence and head, (B, H) or (H,)."""
+    return LinearAttentionState(state.s * factor[..., None, None], state.z * factor[..., None])
+
+
 register_namedtuple(LinearAttentionState, "linattn_core.LinearAttentionState")

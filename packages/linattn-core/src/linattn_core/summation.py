@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -14,9 +12,9 @@ from linattn_core.calls import AttentionCall
 from linattn_core.errors import expected
 from linattn_core.feature_maps.base import FeatureMap
 from linattn_core.preparation import kernel_feature_map, needs_gradients, prepare_attention
-from linattn_core.reference.decay import from_here
+from linattn_core.reference.decay import exp_without_subnormals, from_here
 from linattn_core.reference.definition import absent_keys
-from linattn_core.state import LinearAttentionState, accumulation_dtype
+from linattn_core.state import LinearAttentionState, accumulation_dtype, decay_state
 from linattn_core.values import check_attention_values
 
 
@@ -90,14 +88,9 @@ def sum_keys(call: AttentionCall, backend: str) -> LinearAttentionState:
         state = LinearAttentionState(state.s[..., :-1], state.s[..., -1])
     if initial is None:
         return state
-    return LinearAttentionState(*map(torch.add, state, decay_state(initial, decay)))
-
-
-def decay_state(state: LinearAttentionState, factor: Tensor | None) -> LinearAttentionState:
-    """The state times a factor for each sequence and head, (sequences, H); None for 1."""
-    if factor is None:
-        return state
-    return LinearAttentionState(state.s * factor[..., None, None], state.z * factor[..., None])
+    if decay is not None:
+        initial = decay_state(initial, decay)
+    return LinearAttentionState(*map(torch.add, state, initial))
 
 
 def _placeholder(key: Tensor, cu_seqlens: Tensor | None) -> Tensor:
@@ -115,15 +108,9 @@ def _weigh_values(call: AttentionCall, log_decay: Tensor) -> tuple[AttentionCall
         later, whole = _sum_later(log_decay), log_decay.sum(-1)
     else:
         later, whole = _sum_later_packed(log_decay, call.cu_seqlens.to(value.device))
-    weights = _exp_without_subnormals(later)[..., None]
+    weights = exp_without_subnormals(later)[..., None]
     value = torch.cat([value * weights, weights], -1)
     return call._replace(key=call.key.to(value.dtype), value=value), whole.exp()
-
-
-def _exp_without_subnormals(x: Tensor) -> Tensor:
-    """exp(x), 0 where products with it could be subnormal, which CPUs multiply slowly."""
-    smallest = math.log(torch.finfo(x.dtype).tiny * 2**24)
-    return x.masked_fill(x < smallest, -math.inf).exp()
 
 
 def _sum_later(g: Tensor) -> Tensor:

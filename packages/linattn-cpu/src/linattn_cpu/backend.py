@@ -19,9 +19,9 @@ from linattn_core.native import (
     mark_written,
     new_gradients,
 )
-from linattn_core.reference.decay import across, from_start
-from linattn_core.reference.definition import absent_keys
-from linattn_core.state import LinearAttentionState, accumulation_dtype
+from linattn_core.reference.decay import exp_without_subnormals
+from linattn_core.reference.definition import decay_of_present
+from linattn_core.state import LinearAttentionState, accumulation_dtype, decay_state
 from linattn_cpu import _native, decoder, memory
 
 _FIELDS = Fields(_native)
@@ -165,19 +165,13 @@ def _as_noncausal(
     if call.cu_seqlens is not None:
         return call, grad_out, grad_normalizer, grad_state
     if call.log_decay is not None:
-        gone = absent_keys(call.key, call.key_lengths, call.attn_mask)
-        decay = call.log_decay if gone is None else call.log_decay.masked_fill(gone[..., 0], 0)
-        before = from_start(decay).repeat_interleave(call.groups, 1)
-        # CPUs multiply subnormal numbers slowly.
-        before.masked_fill_(before < torch.finfo(before.dtype).tiny * 2**24, 0)
-        grad_out = grad_out * before
+        decay = decay_of_present(call)
+        before = exp_without_subnormals(decay.cumsum(-1)).repeat_interleave(call.groups, 1)
+        grad_out = grad_out * before[..., None]
         if grad_normalizer is not None:
-            grad_normalizer = grad_normalizer * before[..., 0]
+            grad_normalizer = grad_normalizer * before
         if grad_state is not None:
-            over_all = across(decay)
-            grad_state = LinearAttentionState(
-                over_all[..., None] * grad_state.s, over_all * grad_state.z
-            )
+            grad_state = decay_state(grad_state, decay.sum(-1).exp())
     key, value = call.key[:, :, :0], call.value[:, :, :0]
     call = call._replace(key=key, value=value, key_lengths=None, attn_mask=None, log_decay=None)
     return call, grad_out, grad_normalizer, grad_state

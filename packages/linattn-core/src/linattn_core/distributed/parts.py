@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from linattn_core.calls import AttentionCall
-from linattn_core.reference.definition import absent_keys
+from linattn_core.reference.definition import decay_of_present
 from linattn_core.state import LinearAttentionState, accumulation_dtype
 
 
@@ -108,9 +108,7 @@ class Part(NamedTuple):
             return torch.zeros(shape, dtype=dtype, device=local.device)
         if local.log_decay is None:
             return torch.ones(shape, dtype=dtype, device=local.device)
-        gone = absent_keys(local.key, local.key_lengths, local.attn_mask)
-        decay = local.log_decay
-        return (decay if gone is None else decay.masked_fill(gone[..., 0], 0)).sum(-1).exp()
+        return decay_of_present(local).sum(-1).exp()
 
     def select(self, call: AttentionCall, state: State, own: slice = slice(None)) -> State:
         """The rows of a state of all sequences, 0 for those that are not among `own`."""

@@ -6,6 +6,8 @@ none can overflow or become NaN.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -31,6 +33,12 @@ def to_end(g: Tensor) -> Tensor:
 def across(g: Tensor) -> Tensor:
     """(..., C) -> (..., 1): exp(sum of g), the decay of the state before them up to the end."""
     return g.sum(-1, keepdim=True).exp()
+
+
+def exp_without_subnormals(x: Tensor) -> Tensor:
+    """exp(x), 0 where products with it could be subnormal, which CPUs multiply slowly."""
+    smallest = math.log(torch.finfo(x.dtype).tiny * 2**24)
+    return x.masked_fill(x < smallest, -math.inf).exp()
 
 
 def from_here(x: Tensor) -> Tensor:

@@ -86,6 +86,13 @@ def absent_keys(key: Tensor, key_lengths: Tensor | None, attn_mask: Tensor | Non
     return masked if gone is None else masked | gone
 
 
+def decay_of_present(call: AttentionCall) -> Tensor:
+    """The log_decay (B, H_kv, L) of a call that has one, 0 at keys that do not exist."""
+    assert call.log_decay is not None, "only calls with a decay come here"
+    gone = absent_keys(call.key, call.key_lengths, call.attn_mask)
+    return call.log_decay if gone is None else call.log_decay.masked_fill(gone[..., 0], 0)
+
+
 def run(attend: Callable[..., Sums], call: AttentionCall, **options: Any) -> Any:
     """Runs one form of the operator, packed sequences one by one."""
     alone = _whole if call.cu_seqlens is None else _one_by_one

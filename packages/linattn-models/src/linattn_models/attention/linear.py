@@ -18,6 +18,7 @@ from linattn_core import (
 from linattn_core.decoder_spec import Affine, CannotCompile
 from linattn_core.errors import expected
 from linattn_core.feature_maps import Hedgehog
+from linattn_core.state import decay_state
 from linattn_models import description
 from linattn_models.attention.base import Mixer
 from linattn_models.attention.blocks import (
@@ -240,8 +241,7 @@ class LinearMixer(LinearHeads, Mixer):
         query, key, value = projected
         if self.decay is not None:
             count = key.shape[2] if lengths is None else lengths[:, None]
-            factor = (count * self.decay()).exp().to(state.z.dtype)[..., None]
-            state = LinearAttentionState(factor[..., None] * state.s, factor * state.z)
+            state = decay_state(state, (count * self.decay()).exp().to(state.z.dtype))
         settings = self.settings() | {"log_decay": None}
         return linear_attention(
             query,
