@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx2
 import torch
+import uvicorn
 
 from linattn_models import (
     AutoregressiveTransformer,
@@ -17,6 +22,8 @@ from linattn_models import (
 from linattn_models.serving import create_app
 
 TEXT = "abcdefgh "
+# Seconds. No test needs longer; a server that hangs fails it.
+PATIENCE = 30
 
 
 def make_model(max_length: int = 300) -> AutoregressiveTransformer:
@@ -45,6 +52,23 @@ class Server:
     def client(self) -> httpx2.AsyncClient:
         transport = httpx2.ASGITransport(self.app)
         return httpx2.AsyncClient(transport=transport, base_url="http://server", timeout=60)
+
+
+@contextmanager
+def run_server(app: Any, send_buffer: int = 0) -> Iterator[int]:
+    """Serves an application by sockets; yields the port."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        if send_buffer:
+            # Connections take it over from the listener.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+        server = uvicorn.Server(uvicorn.Config(app, log_level="critical"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join(PATIENCE)
 
 
 async def complete(client: httpx2.AsyncClient, **fields: Any) -> dict[str, Any]:

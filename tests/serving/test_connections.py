@@ -4,37 +4,16 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import httpx2
 import pytest
-import uvicorn
 
 from linattn_models import ContinuousBatch
 from linattn_models.serving import create_app
-from tests.serving.clients import make_batch
+from tests.serving.clients import PATIENCE, make_batch, run_server
 
-# No test needs longer; a server that hangs fails it.
-PATIENCE = 30
-
-
-@contextmanager
-def served(batch: ContinuousBatch, **arguments: float) -> Iterator[int]:
-    """Serves a batch; yields the port."""
-    app = create_app(batch, **arguments)  # type: ignore[arg-type]
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # of connections, too
-        server = uvicorn.Server(uvicorn.Config(app, log_level="critical"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            yield listener.getsockname()[1]
-        finally:
-            server.should_exit = True
-            thread.join(PATIENCE)
+SEND_BUFFER = 4096  # small, so that a client that does not read is soon noticed
 
 
 def wait_until_free(batch: ContinuousBatch) -> float:
@@ -50,7 +29,7 @@ def wait_until_free(batch: ContinuousBatch) -> float:
 def test_a_client_that_goes_frees_its_rows(streams: bool) -> None:
     batch = make_batch(max_length=1_000_000)
     body = {"prompt": "abc", "max_tokens": 900_000, "n": 4, "stream": streams}
-    with served(batch) as port:
+    with run_server(create_app(batch), SEND_BUFFER) as port:
         client = socket.create_connection(("127.0.0.1", port))
         client.sendall(http_post(body))
         while batch.num_seqs_running < 4:
@@ -70,7 +49,8 @@ def test_a_client_that_goes_frees_its_rows(streams: bool) -> None:
 def test_a_reader_that_stalls_is_dropped() -> None:
     batch = make_batch(max_length=1_000_000)
     body = {"prompt": "abc", "max_tokens": 900_000, "n": 8, "stream": True}
-    with served(batch, stall=0.2) as port, socket.socket() as client:
+    app = create_app(batch, stall=0.2)
+    with run_server(app, SEND_BUFFER) as port, socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.connect(("127.0.0.1", port))
         client.sendall(http_post(body))

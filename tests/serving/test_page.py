@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 
 from linattn_models import AutoregressiveTransformer, Categorical, TransformerConfig
 from pixels.models import TrainedRun
+from tests.serving.clients import run_server
 
 APP = Path(__file__).parents[2] / "apps" / "pixel_generation"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
@@ -32,21 +29,8 @@ def url() -> Iterator[str]:
         sys.path.remove(str(APP))
     config = TransformerConfig(num_layers=1, num_heads=2, head_dim=4, ffn_dim=8)
     model = AutoregressiveTransformer(config, Categorical(17), 64).eval()
-    with served(make_app(TrainedRun(model, "digits", "linear", "sub-pixels", 0), 64)) as port:
+    with run_server(make_app(TrainedRun(model, "digits", "linear", "sub-pixels", 0), 64)) as port:
         yield f"http://127.0.0.1:{port}"
-
-
-@contextmanager
-def served(app: Any) -> Iterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(uvicorn.Config(app, log_level="critical"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            yield listener.getsockname()[1]
-        finally:
-            server.should_exit = True
-            thread.join()
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
