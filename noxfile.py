@@ -207,7 +207,7 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def bench_peers(session: nox.Session) -> None:
-    """Measure against other libraries, too; `-- --device cuda` on a GPU, else four minutes more."""
+    """Measure beside other libraries (one compiles for minutes); on a GPU by `-- --device cuda`."""
     install_packages(session, "setuptools", "wheel", "transformers", "pytest", "hypothesis")
     if any("cuda" in argument for argument in session.posargs):
         install(session, "flash-linear-attention")

@@ -76,7 +76,7 @@ def normalize_by(
 ) -> list[Frames]:
     """Each utterance normalized with all of its speaker's, or alone, or not.
 
-    Not for "running", too, which `Speech` does as it makes batches.
+    "running" leaves it to `Speech`, which normalizes as it makes batches.
     """
     if kind in ("none", "running"):
         return list(utterances)

@@ -1,9 +1,9 @@
 """The presets: functions that return all settings of a run.
 
-smoke    seconds; shows that the parts work together, learns nothing
-laptop   AN4 in about 40 minutes of one core
-paper    what the paper trained (section 4.3) on WSJ; for a GPU
-streaming   laptop's layers, causal, for speech as it arrives
+smoke      seconds; shows that the parts work together, learns nothing
+laptop     AN4 in about 40 minutes of one core
+paper      what the paper trained (section 4.3) on WSJ; for a GPU
+streaming  laptop's layers, causal, for speech as it arrives
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ class Recipe:
     spec_augment: bool = True
     """Train with random bands of time and frequency masked."""
     chunk: int = 0
-    """Frames of the model that see each other and all before, of a model that streams; 0: all see
-    all. Running it, any other number may be chosen."""
+    """Output frames that see each other and all before them, for a model that streams; 0: all see
+    all. The trained model runs with any other number, too."""
     train_chunks: tuple[int, ...] = ()
     """Chunks of which each update draws one."""
     decay_range: tuple[float, float] = (0.7, 0.95)
     """With --chunk: how much of its sums a head may keep every 0.32 s, at least and at most."""
     augment: bool = False
-    """Train at random levels, with noise, silence around, and some noise without speech."""
+    """Train at random levels, with noise and silence around, and on some noise without speech."""
     bad_input: BadInput = "refuse"
     """Whether utterances that cannot be used end the run, or are left out and counted."""
     utterances: int = 2_000

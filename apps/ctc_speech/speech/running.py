@@ -46,9 +46,10 @@ class Prior:
 
 
 class RunningNorm:
-    """Frames less the mean, over the deviation, of those so far: in pieces as in one call.
+    """Subtracts the mean of the frames so far, and divides by their deviation.
 
-    A frame counts among "those so far", so that a loud onset is not far out of range.
+    Pieces of a stream give what one call gives. A frame counts among those so far, so that a loud
+    onset is not far out of range.
 
         w_t = min(w_(t-1) + 1, LONGEST_MEMORY)      m_t = m_(t-1) + (x_t - m_(t-1)) / w_t
 

@@ -94,7 +94,7 @@ def sum_keys(call: AttentionCall, backend: str) -> LinearAttentionState:
 
 
 def _placeholder(key: Tensor, cu_seqlens: Tensor | None) -> Tensor:
-    """Queries for a call that only sums keys: none, or where sequences are packed one per key."""
+    """Queries for a call that only sums keys: none, or one for each key of packed sequences."""
     return key[:, :, :0].detach() if cu_seqlens is None else key.detach()
 
 

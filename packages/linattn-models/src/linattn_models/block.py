@@ -135,9 +135,9 @@ class Block(nn.Module):
     def read_block(
         self, x: Tensor, state: LinearAttentionState, key_lengths: Tensor | None = None
     ) -> tuple[Tensor, LinearAttentionState]:
-        """x (B, N, E) as one block that sees itself and the sums before it; linear attention only.
+        """(B, N, E) -> (B, N, E), and the sums after them; for linear attention.
 
-        The block may have any size; also the next sums.
+        The positions are one block of any size, which sees itself and the sums before it.
         """
         mixer = cast(LinearMixer, self.mixer)
         projected = mixer.project(self._attention_input(x))

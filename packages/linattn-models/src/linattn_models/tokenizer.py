@@ -149,10 +149,8 @@ def read_tokenizer(path: str, content: bytes) -> Any:
 
         return Tokenizer.from_str(content.decode())
     except ImportError:
-        wanted, advice = (
-            "the library that wrote it, tokenizers",
-            "install linattn-models with its extra [tokenizers]",
-        )
+        wanted = "the library that wrote it, tokenizers"
+        advice = "install linattn-models with its extra [tokenizers]"
         raise ModuleNotFoundError(expected(path, wanted, "no such library", advice)) from None
     except Exception as error:  # noqa: BLE001 - the library raises no other class
         raise ValueError(expected(path, "a whole tokenizer", quote(error))) from None

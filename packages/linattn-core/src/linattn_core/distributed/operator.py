@@ -1,7 +1,7 @@
 """linattn::context_parallel and its gradients: one node each, with all exchanges inside.
 
 Two nodes with exchanges in one backward pass would deadlock where ranks have different losses, and
-run them in different orders. The node keeps the group's name alone.
+run them in different orders. The node keeps the name of the group, not the group.
 """
 
 from __future__ import annotations

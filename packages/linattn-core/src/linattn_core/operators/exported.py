@@ -36,7 +36,7 @@ def attention(call: AttentionCall) -> tuple[Tensor, LinearAttentionState, Tensor
 def _lengthen(call: AttentionCall) -> AttentionCall:
     """The call with one more query, and one more key that does not exist.
 
-    Whatever has a single position in the example, torch takes for something that always has one.
+    torch takes what has a single position in the example for something that always has one.
     """
     dtype, layout = accumulation_dtype(call.value_dtype), torch.contiguous_format
     q, k, v = (x.to(dtype).clone(memory_format=layout) for x in call[:3])

@@ -83,7 +83,7 @@ class Linear(_Kind):
             wanted, advice = "0 beside a decay", "choose one of the two"
             raise ValueError(expected("window_size", wanted, self.window_size, advice))
         if self.decay_range is not None:
-            object.__setattr__(self, "decay_range", _factors(self.decay_range, self.decay))
+            object.__setattr__(self, "decay_range", _read_factors(self.decay_range, self.decay))
         object.__setattr__(self, "feature_map_options", _sorted_pairs(self.feature_map_options))
 
     def to_dict(self) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def attention_config(value: object) -> Attention:
     raise ValueError(expected("attention", wanted, quote(value), advice))
 
 
-def _factors(bounds: object, decay: str | None) -> tuple[float, float]:
+def _read_factors(bounds: object, decay: str | None) -> tuple[float, float]:
     """The bounds of a decay's factors; refuses others, and bounds of no decay."""
     numbers = tuple(bounds) if isinstance(bounds, (list, tuple)) else ()
     real = len(numbers) == 2 and all(isinstance(x, (int, float)) for x in numbers)

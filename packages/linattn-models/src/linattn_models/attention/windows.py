@@ -80,11 +80,11 @@ def attend_windows(
 def share_of_linear(
     query: Tensor, normalizer: Tensor, log_sum: Tensor, feature_map: FeatureMap, log_gamma: Tensor
 ) -> Tensor:
-    """The part (B, H, N) of all weights that linear attention has.
+    """The share (B, H, N) of linear attention in the weights of all keys.
 
     Args:
         query: (B, H, N, D), with the scale of the scores.
-        normalizer: (B, H, N), of linear attention; not above 0 where it has no part.
+        normalizer: (B, H, N), of linear attention; not above 0 where its share is 0.
         log_sum: (B, H, N), the logarithm of the normalizer of softmax.
     """
     log_normalizer = normalizer.clamp_min(EPS).log() + _log_scale(query, feature_map, log_gamma)

@@ -137,9 +137,8 @@ class Recognizer(nn.Module):
         self, frames: Tensor, lengths: Tensor | None = None, *, chunk: int | None = None
     ) -> list[list[int]]:
         """The phones of each row's likeliest path; see `ctc_greedy`."""
-        return ctc_greedy(
-            self(frames, lengths, chunk=chunk)
-        )  # past a row's length the blank is certain
+        # Past a row's length the blank is certain.
+        return ctc_greedy(self(frames, lengths, chunk=chunk))
 
     def to_dict(self) -> dict[str, Any]:
         """The settings from which `from_dict` builds the model, without weights, as JSON values."""
