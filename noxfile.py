@@ -50,7 +50,7 @@ PACKAGES = (
     Package("linattn-lab", "linattn_lab", extra_module="linattn_lab.script"),
     Package("linattn", "linattn"),
 )
-# Those with a compiled module, and what their builds are told for a release. nvcc must be at hand.
+# Those with a compiled module, and a setting of their builds for a release, which needs nvcc.
 COMPILED = {
     "linattn-cpu": "cmake.define.CMAKE_EXPORT_COMPILE_COMMANDS=ON",
     "linattn-cuda": "cmake.define.LINATTN_CUDA=ON",

@@ -1,8 +1,8 @@
 """Linear attention under one name: what people use first of linattn-core and linattn-models.
 
 Everything else is in those packages: `linattn_core`, `linattn_models`, `linattn_models.training`,
-`linattn_models.huggingface`. Kernels of `linattn_cpu`, and of `linattn_cuda` or `linattn_triton`
-where they are installed, are chosen by themselves.
+`linattn_models.huggingface`. Each call takes the fastest of the installed kernels that accepts it:
+those of `linattn_cpu`, `linattn_cuda` or `linattn_triton`.
 """
 
 from linattn_core import (
