@@ -30,6 +30,7 @@ from linattn_models.ctc import (
     stream_flush,
     stream_step,
 )
+from linattn_models.validation import at_least
 from speech.decoding import Search
 from speech.features import STEP_SECONDS, Frames
 from speech.frame_stream import FrameStream
@@ -151,17 +152,18 @@ class OnlineRecognizer:
         endpoints: EndpointRules | None = None,
     ) -> None:
         prior, model = run.prior, run.model
-        streams = isinstance(model, CTCTransformer) and model.config.transformer.is_causal
-        if prior is None or not streams or not isinstance(model, CTCTransformer):
+        if (
+            prior is None
+            or not isinstance(model, CTCTransformer)
+            or not model.config.transformer.is_causal
+        ):
             advice = "train one with --preset streaming"
             raise ValueError(expected("the run", "one that streams", run.label, advice))
-        if chunk < 1:
-            raise ValueError(expected("chunk", "a number of at least 1", chunk))
         self.model, self.prior, self.inventory = model, prior, run.inventory
-        self.chunk = chunk
+        self.chunk = at_least("chunk", chunk, 1)
         self.endpoints = endpoints or EndpointRules()
         self.frame_seconds = STEP_SECONDS * model.config.subsampling
-        self._frames = chunk * model.config.subsampling
+        self._frames = self.chunk * model.config.subsampling
         self._start = initial_stream_state(model)
         self._search = search
 
@@ -178,7 +180,7 @@ class OnlineRecognizer:
         ready = [stream for stream in streams if self.is_ready(stream)]
         # The last chunk ends a stream, also where it is whole.
         last = [x for x in ready if x.is_finished and x.num_pending <= self._frames]
-        others = [x for x in ready if not (x.is_finished and x.num_pending <= self._frames)]
+        others = [x for x in ready if x not in last]
         if others:
             frames = torch.stack([x.next_frames(self._frames) for x in others])
             states = StreamState.cat([x.state for x in others])
@@ -236,11 +238,12 @@ class OnlineRecognizer:
             outputs = _end_phone(outputs, stream)
         stream.num_frames += len(outputs)
         stream.search.feed(outputs)
-        stream.final += _shift(stream.search.commit(), stream.begin)
+        stream.final += [phone.shift(stream.begin) for phone in stream.search.commit()]
 
     def _phones(self, stream: OnlineStream) -> list[AlignedPhone]:
         best = stream.search.result()
-        return stream.final + (_shift(best[0].phones, stream.begin) if best else [])
+        newest = best[0].phones if best else ()
+        return stream.final + [phone.shift(stream.begin) for phone in newest]
 
     def _new_search(self) -> BeamSearch:
         decoding = self._search.decoding
@@ -251,10 +254,6 @@ class OnlineRecognizer:
             lm_weight=decoding.lm_weight,
             insertion_bonus=decoding.bonus,
         )
-
-
-def _shift(phones: Sequence[AlignedPhone], frames: int) -> list[AlignedPhone]:
-    return [AlignedPhone(x.phone, x.first + frames, x.last + frames, x.confidence) for x in phones]
 
 
 def _end_phone(outputs: Tensor, stream: OnlineStream) -> Tensor:

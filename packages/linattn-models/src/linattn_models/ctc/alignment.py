@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,10 @@ class AlignedPhone:
     first: int
     last: int
     confidence: float
+
+    def shift(self, frames: int) -> AlignedPhone:
+        """The phone so many frames later."""
+        return replace(self, first=self.first + frames, last=self.last + frames)
 
 
 def ctc_align(log_probabilities: Tensor | Floats, phones: Sequence[int]) -> list[AlignedPhone]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
@@ -144,7 +144,7 @@ class BeamSearch:
 
         Args:
             longest: the most frames that are kept. If there are more, as when no phone comes, older
-                phones of the best prefix are made final, and prefixes without them are dropped.
+                phones of the best prefix become final, and prefixes without them are dropped.
 
         Returns:
             The phones in order, with frames counted from the beginning.
@@ -157,29 +157,27 @@ class BeamSearch:
             return []
         paths = [self.prefixes.path(node) for node in self._nodes]
         best = paths[self._order()[0]]
-        count = sum(1 for _ in takewhile(lambda step: len(set(step)) == 1, zip(*paths)))  # noqa: B905
+        shared = sum(1 for _ in takewhile(lambda step: len(set(step)) == 1, zip(*paths)))  # noqa: B905
         aligned = ctc_align(frames, [self.prefixes.lasts[node] for node in best])
-        final, horizon = max(0, count - 1), len(frames) - longest
-        if horizon > 0:
-            final = max(final, sum(phone.last < horizon for phone in aligned))
-        begins = aligned[final].first if final < len(aligned) else max(horizon, 0)
-        cut = begins if final else 0
-        if horizon > 0:
-            cut = min(begins, max(cut, horizon))
+        horizon = max(0, len(frames) - longest)  # frames before it go, whatever the paths share
+        final = max(0, shared - 1, sum(phone.last < horizon for phone in aligned))
+        # Up to the first phone that stays; without a final phone, no more than has to go.
+        begins = aligned[final].first if final < len(aligned) else horizon
+        cut = begins if final else min(begins, horizon)
         if not cut:
             return []
         if final:
             self._keep([path[:final] == best[:final] for path in paths], best[final - 1])
         self._fed = [frames[cut:].copy()]
         self._first += cut
-        return [self._shift(phone, self._first - cut) for phone in aligned[:final]]
+        return [phone.shift(self._first - cut) for phone in aligned[:final]]
 
-    def _keep(self, kept: list[bool], root: int) -> None:
+    def _keep(self, stays: list[bool], root: int) -> None:
         """Drops the other prefixes, and the nodes above the new root."""
-        nodes = [node for node, keep in zip(self._nodes, kept, strict=True) if keep]
+        nodes = [node for node, stay in zip(self._nodes, stays, strict=True) if stay]
         self._nodes = self.prefixes.prune(root, nodes)
-        self._ending_blank = self._ending_blank[kept]
-        self._ending_phone = self._ending_phone[kept]
+        self._ending_blank = self._ending_blank[stays]
+        self._ending_phone = self._ending_phone[stays]
 
     def _frames(self) -> Floats:
         """The frames that are kept, (T, C)."""
@@ -192,10 +190,7 @@ class BeamSearch:
         return [int(entry) for entry in np.argsort(-scores, kind="stable")]
 
     def _align(self, frames: Floats, phones: list[int]) -> list[AlignedPhone]:
-        return [self._shift(phone, self._first) for phone in ctc_align(frames, phones)]
-
-    def _shift(self, phone: AlignedPhone, frames: int) -> AlignedPhone:
-        return replace(phone, first=phone.first + frames, last=phone.last + frames)
+        return [phone.shift(self._first) for phone in ctc_align(frames, phones)]
 
     def _score(self, frames: Floats, phones: list[int]) -> tuple[float, float, list[int]]:
         log_probability = labeling_log_probability(frames, phones)

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import cast
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from linattn_core import LinearAttentionState
@@ -18,9 +16,9 @@ from linattn_models.block import Block
 from linattn_models.ctc.front import Convolution, past_lengths
 from linattn_models.ctc.recognizer import blank_past, check_frames, log_softmax_of
 from linattn_models.ctc.transformer import CTCTransformer
-from linattn_models.files import replace_file
 from linattn_models.fingerprint import compute_fingerprint, refuse_others
 from linattn_models.precision import device_of, dtype_of
+from linattn_models.state.files import read_tensors, write_tensors
 from linattn_models.validation import at_least, lengths_within
 
 FORMAT = "linattn stream state"
@@ -89,8 +87,7 @@ class StreamState:
         metadata = {"format": FORMAT}
         if self.fingerprint is not None:
             metadata["fingerprint"] = self.fingerprint
-        tensors = {name: x.detach().cpu().contiguous() for name, x in self.tensors().items()}
-        replace_file(Path(file), save(tensors, metadata))
+        write_tensors(Path(file), self.tensors(), metadata)
 
     @classmethod
     def load(cls, file: str | Path, model: CTCTransformer) -> StreamState:
@@ -98,19 +95,13 @@ class StreamState:
 
         Raises:
             ValueError: another file, or the state of another model.
-            FileNotFoundError: no such file.
+            FileNotFoundError, IsADirectoryError: no such file.
         """
         path, wanted = Path(file), "a file that StreamState.save wrote"
-        if not path.is_file():
-            raise FileNotFoundError(expected(str(path), wanted, "no such file"))
+        tensors, metadata = read_tensors(path, FORMAT, wanted)
         try:
-            with safe_open(path, framework="pt") as content:
-                metadata = content.metadata() or {}
-                tensors = {name: content.get_tensor(name).clone() for name in content.keys()}  # noqa: SIM118
-            if metadata.get("format") != FORMAT:
-                raise ValueError(expected(str(path), wanted, "another kind of file"))
             state = cls(**tensors, fingerprint=metadata.get("fingerprint"))
-        except (SafetensorError, TypeError) as error:
+        except TypeError as error:  # tensors of other names
             raise ValueError(expected(str(path), wanted, quote(error))) from None
         refuse_others(state.fingerprint, compute_fingerprint(model))
         device = device_of(model.output)
@@ -158,7 +149,7 @@ def stream_step(
 
     Cost: O(n) time, and the same for every chunk of a stream.
     """
-    _check(model, frames, state)
+    _check_call(model, frames, state)
     subsampling = model.config.subsampling
     if frames.shape[1] % subsampling:
         wanted = f"a multiple of subsampling {subsampling} frames"
@@ -183,7 +174,7 @@ def stream_flush(
         (B, ceil(T / subsampling), num_phones + 1); past a stream's own output frames the blank is
         certain. The streams end here, so that there is no next state.
     """
-    _check(model, frames, state)
+    _check_call(model, frames, state)
     if lengths is None:
         return advance_stream(model, frames, state)[0]
     lengths_within("lengths", lengths, *frames.shape[:2])
@@ -244,7 +235,7 @@ def _signature(state: StreamState) -> dict[str, tuple[torch.Size, torch.dtype, t
     return {name: (x.shape[1:], x.dtype, x.device) for name, x in state.tensors().items()}
 
 
-def _check(model: CTCTransformer, frames: Tensor, state: StreamState) -> None:
+def _check_call(model: CTCTransformer, frames: Tensor, state: StreamState) -> None:
     check_frames(frames, model.config.num_features, dtype_of(model.output))
     if not isinstance(state, StreamState):
         raise TypeError(expected("state", "a StreamState", f"a {type(state).__name__}"))

@@ -43,27 +43,16 @@ def write_state_file(
     file: Path, tensors: Mapping[str, Tensor], max_length: int | None, fingerprint: str | None
 ) -> None:
     """Writes the tensors, named as `read_state_file` reads them."""
-    if file.is_dir():
-        advice = "pass the name of a file in it"
-        raise IsADirectoryError(expected(str(file), "a file to write", "a directory", advice))
     room = "" if max_length is None else str(max_length)
     metadata = {"format": FORMAT, "version": VERSION, "max_length": room}
     if fingerprint is not None:
         metadata["fingerprint"] = fingerprint
-    whole = {name: x.detach().cpu().contiguous() for name, x in tensors.items()}
-    replace_file(file, save(whole, metadata))
+    write_tensors(file, tensors, metadata)
 
 
 def read_state_file(file: Path) -> StateContent:
     """The content of a file, after checks."""
-    if file.is_dir():
-        advice = "pass the file inside it; a folder of a model is read by linattn_models.load"
-        raise IsADirectoryError(expected(str(file), _WHOLE, "a directory", advice))
-    if not file.is_file():
-        raise FileNotFoundError(expected(str(file), _WHOLE, "no such file"))
-    tensors, metadata = _read(file)
-    if metadata.get("format") != FORMAT:
-        raise _refusal(file, "another kind of file")
+    tensors, metadata = read_tensors(file, FORMAT, _WHOLE)
     if metadata.get("version") != VERSION:
         got = f"version {quote(metadata.get('version'))}"
         raise ValueError(expected(str(file), f"version {VERSION}", got, "update linattn-models"))
@@ -80,14 +69,34 @@ def read_state_file(file: Path) -> StateContent:
     return StateContent(layers, position, max_length, parameters, metadata.get("fingerprint"))
 
 
-def _read(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
+    """Writes one safetensors file; if it fails, an older file stays."""
+    if file.is_dir():
+        advice = "pass the name of a file in it"
+        raise IsADirectoryError(expected(str(file), "a file to write", "a directory", advice))
+    whole = {name: x.detach().cpu().contiguous() for name, x in tensors.items()}
+    replace_file(file, save(whole, metadata))
+
+
+def read_tensors(
+    file: Path, file_format: str, wanted: str
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and the metadata of a file of this format; errors say what was `wanted`."""
+    if file.is_dir():
+        advice = "pass the file inside it; a folder of a model is read by linattn_models.load"
+        raise IsADirectoryError(expected(str(file), wanted, "a directory", advice))
+    if not file.is_file():
+        raise FileNotFoundError(expected(str(file), wanted, "no such file"))
     try:
         with safe_open(file, framework="pt") as content:
+            metadata: dict[str, str] = content.metadata() or {}
             # Copied to memory that torch has aligned.
             tensors = {name: content.get_tensor(name).clone() for name in content.keys()}  # noqa: SIM118
-            return tensors, content.metadata() or {}
     except SafetensorError as error:
-        raise _refusal(file, str(error)) from None
+        raise ValueError(expected(str(file), wanted, str(error))) from None
+    if metadata.get("format") != file_format:
+        raise ValueError(expected(str(file), wanted, "another kind of file"))
+    return tensors, metadata
 
 
 def _layers(file: Path, tensors: dict[str, Tensor]) -> tuple[LayerState, ...]:
