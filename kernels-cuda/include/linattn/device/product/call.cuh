@@ -67,6 +67,7 @@ struct Product {
     const unsigned char* mask;  // (B, L)
     const Int* cu_seqlens;
     int slices, segments;
+    int first_segment, launched_segments;  // those of the segments that this launch computes
     bool reads, sums;       // whether there are rows to compute, and keys to add
     bool finds_bias_alone;  // the rows are read for h, and have no results
     bool backwards;
