@@ -4,7 +4,9 @@
     python apps/ctc_speech/evaluate.py --run RUN --data-dir DIR --decoder beam --ngram 5 --average 5
     python apps/ctc_speech/evaluate.py --run RUN --data-dir DIR --ngram 5 --write-lm phones.arpa
 
-Choose decoder and weights on the dev set (--split dev), and look at the test set once.
+Choose decoder and weights on the dev set (--split dev), and look at the test set once. A run whose
+frames are normalized by speaker has two error rates: with all utterances of a speaker, later ones
+too, as in training, and with each utterance alone, as transcribe.py hears it.
 """
 
 from __future__ import annotations
@@ -26,8 +28,16 @@ from linattn_models.training import write_json
 from speech.corpora import BadInput, Corpus, CorpusFlags
 from speech.decoding import Decoding, build_search
 from speech.error_rate import Errors, evaluate
+from speech.features import Normalization
 from speech.models import TrainedRun, load_run, rebuild_recipe
 from speech.training import load_speech
+
+EXPLAINED: dict[Normalization, str] = {
+    "speaker": "all utterances of a speaker together",
+    "utterance": "each utterance alone, as transcribe.py hears it",
+    "running": "what was heard so far, as transcribe.py and stream.py hear it",
+    "none": "none",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,12 +68,17 @@ def main(flags: Flags) -> None:
             if file.is_dir():
                 raise ValueError(expected(flag, "a file", f"the folder {file}"))
     run = load_run(flags.run, flags.average)
-    errors = measure_errors(run, flags)
+    by_normalization = measure_errors(run, flags)
     print(f"{run.label}, {flags.split}")
-    for line in errors.lines():
-        print(f"  {line}")
+    for kind, errors in by_normalization.items():
+        print(f"  normalization: {EXPLAINED[kind]}")
+        for line in errors.lines():
+            print(f"    {line}")
     if flags.out is not None:
+        errors = by_normalization[run.features.normalize]
         content = {**errors.metrics(), "phones": errors.phones, "confused": errors.confused}
+        if "utterance" in by_normalization:
+            content["transcribed"] = by_normalization["utterance"].metrics()
         write_json(flags.out, content)
 
 
@@ -84,16 +99,21 @@ def check(flags: Flags) -> None:
         raise ValueError(expected(flag, "--decoder beam with it", "--decoder greedy"))
 
 
-def measure_errors(run: TrainedRun, flags: Flags) -> Errors:
-    """The errors of a run on a split of its corpus."""
+def measure_errors(run: TrainedRun, flags: Flags) -> dict[Normalization, Errors]:
+    """The errors of a run on a split of its corpus, as trained and as transcribe.py hears it."""
     recipe = rebuild_recipe(run, flags.bad_input)
     corpus = flags.read(recipe.corpus, flags.bad_input, recipe.utterances)
     require_inventory(run, corpus)
     search = build_search(flags.decoding, corpus.transcripts("train"), run.inventory)
     if flags.write_lm is not None and search.lm is not None:
         search.lm.write(flags.write_lm)
-    speech = load_speech(corpus, flags.split, recipe, flags.cache, run.prior)
-    return evaluate(run.model, speech, run.inventory, [search.phones])[0]
+    kinds = dict.fromkeys((recipe.normalize, run.features.alone))
+    errors: dict[Normalization, Errors] = {}
+    for kind in kinds:
+        own = dataclasses.replace(recipe, normalize=kind)
+        speech = load_speech(corpus, flags.split, own, flags.cache, run.prior)
+        (errors[kind],) = evaluate(run.model, speech, run.inventory, [search.phones])
+    return errors
 
 
 def require_inventory(run: TrainedRun, corpus: Corpus) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import re
-from typing import BinaryIO, Literal
+from types import SimpleNamespace
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ WINDOW_SECONDS = 0.025
 LOWEST_RATE = 1_000  # a header with less is damaged; resampling would fill the memory
 LOUDEST = 1e6  # in magnitude; sums of squares of louder samples overflow
 MOST_SAMPLES = 1 << 28  # of a recording or its part, all channels together; 4.6 hours of one
+CANCELED = 0.01  # of the channels' power: if their mean has less, they cancel
 OVERSHOOT_SECONDS = 0.5  # a part may end this long after its file, as Kaldi allows
 
 _HEAD = 1_024  # bytes
@@ -46,9 +48,9 @@ def read_audio(
             refuse raises.
 
     Raises:
-        ValueError: no audio, damaged, cut short, several channels that are refused, shorter than
-            one window of 25 ms, hours long, fewer than 1,000 samples a second, or a sample that is
-            NaN or far too large.
+        ValueError: no audio, damaged, cut short, several channels that are refused or cancel in
+            their mean, shorter than one window of 25 ms, hours long, fewer than 1,000 samples a
+            second, or a sample that is NaN or far too large.
         OSError: the file does not exist.
     """
     samples, rate = _decode(source, start, end)
@@ -56,7 +58,7 @@ def read_audio(
         advice = "average the channels with --channels average"
         raise ValueError(expected(source.name, "one channel", samples.shape[1], advice))
     require_samples(samples, rate, source.name)
-    return resample(samples.mean(axis=1, dtype=np.float32), rate)
+    return resample(_average(samples, source.name), rate)
 
 
 def resample(samples: Samples, rate: float) -> Samples:
@@ -82,6 +84,17 @@ def require_samples(samples: Samples, rate: float, name: str) -> None:
         raise ValueError(expected(name, wanted, f"{others} that are NaN or larger"))
 
 
+def _average(samples: Samples, name: str) -> Samples:
+    """The mean of the channels; refused where they cancel, as with one of two in antiphase."""
+    mean: Samples = samples.mean(axis=1, dtype=np.float32)
+    each, left = (float(np.square(x).mean(dtype=np.float64)) for x in (samples, mean))
+    if left < CANCELED * each:
+        got = f"{left / each:.2%} of their power in it"
+        advice = "keep one channel, as by: sox IN OUT remix 1"
+        raise ValueError(expected(name, "channels that do not cancel in their mean", got, advice))
+    return mean
+
+
 def _decode(source: Source, start: float, end: float | None) -> tuple[Samples, int]:
     """(samples, channels) in -1..1, and samples per second."""
     with source.open() as opened:
@@ -89,7 +102,7 @@ def _decode(source: Source, start: float, end: float | None) -> tuple[Samples, i
         opened.seek(0)
         content = _finish_header(opened, head)
         try:
-            with soundfile.SoundFile(content) as file:
+            with soundfile.SoundFile(_hide_name(content)) as file:
                 _require_whole(file, head, source.name)
                 first, last = _span(file, start, end, source.name)
                 rate = file.samplerate
@@ -98,7 +111,7 @@ def _decode(source: Source, start: float, end: float | None) -> tuple[Samples, i
                 else:  # as of GSM 6.10: a state goes through all samples
                     _read(file, first)
                 samples = _read(file, last - first)
-        except (RuntimeError, TypeError) as error:  # of libsndfile; of a name that ends in .raw
+        except RuntimeError as error:  # of libsndfile
             wanted = "audio as WAV, FLAC, OGG or NIST SPHERE"
             got = getattr(error, "error_string", error)
             packed = head.startswith(b"NIST_1A") and b"shorten" in head
@@ -109,6 +122,12 @@ def _decode(source: Source, start: float, end: float | None) -> tuple[Samples, i
     if rate < LOWEST_RATE:
         raise ValueError(expected(source.name, f"at least {LOWEST_RATE} samples a second", rate))
     return samples, rate
+
+
+def _hide_name(content: BinaryIO) -> Any:
+    """The same file without its name: soundfile believes a name that ends in .raw."""
+    methods = ("read", "readinto", "seek", "tell")
+    return SimpleNamespace(**{x: getattr(content, x) for x in methods if hasattr(content, x)})
 
 
 def _finish_header(content: BinaryIO, head: bytes) -> BinaryIO:

@@ -10,9 +10,11 @@ from typing import Literal
 from torch import Tensor
 
 from linattn_core.errors import expected
-from linattn_models.ctc import Hypothesis, NGram, ctc_beam_search, ctc_greedy
+from linattn_models.ctc import AlignedPhone, BeamSearch, Hypothesis, NGram, ctc_greedy
+from linattn_models.ctc.alignment import as_frames, labeling_log_probability
 
 LARGEST_BEAM = 10_000  # its square is the size of a matrix
+PIECE = 6_000  # output frames after which phones are made final: four minutes
 
 
 @dataclass(frozen=True)
@@ -77,15 +79,45 @@ class Search:
         self, log_probabilities: Tensor, lengths: Tensor, n_best: int
     ) -> list[list[Hypothesis]]:
         """The best phones of each row by beam search, with times and confidence."""
-        return ctc_beam_search(
-            log_probabilities,
-            lengths,
-            beam=self.decoding.beam,
+        rows = zip(log_probabilities, lengths.tolist(), strict=True)
+        return [self._search_row(row[:length], n_best) for row, length in rows]
+
+    def begin(self, num_classes: int) -> BeamSearch:
+        """A search that has no frames yet, with this beam and language model."""
+        decoding = self.decoding
+        return BeamSearch(
+            num_classes,
+            beam=decoding.beam,
             lm=self.lm,
-            lm_weight=self.decoding.lm_weight,
-            insertion_bonus=self.decoding.bonus,
-            n_best=n_best,
+            lm_weight=decoding.lm_weight,
+            insertion_bonus=decoding.bonus,
         )
+
+    def _search_row(self, frames: Tensor, n_best: int) -> list[Hypothesis]:
+        """In linear time: in a row longer than PIECE, early phones become final.
+
+        Its probability is that of alignments in which each part has its own phones.
+        """
+        search, pieces = self.begin(frames.shape[1]), list(frames.split(PIECE))
+        final: list[AlignedPhone] = []
+        log_probability, fed, freed = 0.0, 0, 0
+        for piece in pieces[:-1]:
+            search.feed(piece)
+            phones, fed = search.commit(), fed + len(piece)
+            part = as_frames(frames[freed : fed - search.num_frames])
+            if len(part):
+                labels = [phone.phone for phone in phones]
+                log_probability += labeling_log_probability(part, labels)
+            final, freed = final + phones, freed + len(part)
+        search.feed(pieces[-1])
+        return [
+            Hypothesis(
+                (*final, *rest.phones),
+                log_probability + rest.log_probability,
+                log_probability + rest.score,
+            )
+            for rest in search.result(n_best)
+        ]
 
 
 def build_search(

@@ -40,6 +40,11 @@ class FeatureSettings:
     normalize: Normalization = "speaker"
     channels: Channels = "average"
 
+    @property
+    def alone(self) -> Normalization:
+        """The normalization of a recording of which nothing else is known."""
+        return "utterance" if self.normalize == "speaker" else self.normalize
+
 
 def filterbank(samples: Samples) -> Frames:
     """The 40 log-mel energies of each window of 25 ms, one every 10 ms: (frames, 40).

@@ -246,14 +246,7 @@ class OnlineRecognizer:
         return stream.final + [phone.shift(stream.begin) for phone in newest]
 
     def _new_search(self) -> BeamSearch:
-        decoding = self._search.decoding
-        return BeamSearch(
-            len(self.inventory) + 1,
-            beam=decoding.beam,
-            lm=self._search.lm,
-            lm_weight=decoding.lm_weight,
-            insertion_bonus=decoding.bonus,
-        )
+        return self._search.begin(len(self.inventory) + 1)
 
 
 def _end_phone(outputs: Tensor, stream: OnlineStream) -> Tensor:

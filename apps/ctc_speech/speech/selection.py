@@ -137,7 +137,7 @@ class Selection:
 
     def _errors(self, trained: TrainedRun, split: Split, labels: Sequence[str]) -> list[Errors]:
         recipe = rebuild_recipe(trained, self.bad_input)
-        speech = load_speech(self.corpus, split, recipe, self.cache)
+        speech = load_speech(self.corpus, split, recipe, self.cache, trained.prior)
         decoders = [self.searches[label].phones for label in labels]
         return evaluate(trained.model, speech, trained.inventory, decoders, progress=True)
 

@@ -22,7 +22,7 @@ from speech.models import TrainedRun
 from speech.running import RunningNorm
 from speech.sources import File
 
-MAX_FRAMES = 24_000  # four minutes
+LONGEST_SOFTMAX = 24_000  # frames, four minutes: its time and memory are quadratic
 LABELED = 0.3  # a probability from which on a phone has its name in the picture
 INCHES_PER_SECOND = 3.0
 
@@ -100,13 +100,13 @@ def escape_unprintable(name: str) -> str:
 def transcribe(run: TrainedRun, path: Path, search: Search, n_best: int) -> Transcript:
     """The phones of a recording, whose frames are normalized as of one speaker, or running."""
     frames = filterbank(read_audio(File(path), channels=run.features.channels))
-    if len(frames) > MAX_FRAMES:
-        advice = "cut it at pauses"
-        raise ValueError(expected(str(path), f"at most {MAX_FRAMES} frames", len(frames), advice))
+    if len(frames) > LONGEST_SOFTMAX and run.config["attention"] == "softmax":
+        wanted = f"at most {LONGEST_SOFTMAX} frames for softmax attention"
+        raise ValueError(expected(str(path), wanted, len(frames), "cut it at pauses"))
     if run.prior is not None:
         inputs = RunningNorm(run.prior)(frames)
     else:
-        inputs = frames if run.features.normalize == "none" else normalize([frames])[0]
+        inputs = normalize([frames])[0] if run.features.alone == "utterance" else frames
     device = next(run.model.parameters()).device
     lengths = torch.tensor([len(frames)], device=device)
     log_probabilities = run.model(torch.from_numpy(inputs)[None].to(device), lengths)

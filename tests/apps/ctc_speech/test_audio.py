@@ -65,6 +65,11 @@ def test_channels_are_averaged_or_refused(tmp_path: Path) -> None:
     np.testing.assert_allclose(read_audio(File(path)), tone(440, 0.5) / 2, atol=1e-6)
     with pytest.raises(ValueError, match=r"stereo\.wav"):
         read_audio(File(path), channels="refuse")
+    soundfile.write(path, np.stack([tone(440, 0.5), -0.9 * tone(440, 0.5)], axis=1), 16_000)
+    with pytest.raises(ValueError, match=r"stereo\.wav.*cancel"):
+        read_audio(File(path))
+    soundfile.write(path, np.zeros((8_000, 2)), 16_000)
+    assert not read_audio(File(path)).any()
 
 
 def test_a_part_of_a_file(tmp_path: Path) -> None:
@@ -176,8 +181,12 @@ def test_hours_at_once_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_other_files_are_named(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.wav", tone(440, 0.5), 16_000)
+    samples = read_audio(File(tmp_path / "a.wav"))
+    raw = (tmp_path / "a.wav").rename(tmp_path / "a.raw")
+    np.testing.assert_array_equal(read_audio(File(raw)), samples)
+    raw.write_bytes(raw.read_bytes()[44:])  # without a header
     with pytest.raises(ValueError, match=r"a\.raw"):
-        read_audio(File((tmp_path / "a.wav").rename(tmp_path / "a.raw")))
+        read_audio(File(raw))
     fields = "sample_rate -i 16000\nsample_coding -s26 pcm,embedded-shorten-v2.00\nend_head\n"
     (tmp_path / "a.sph").write_bytes(f"NIST_1A\n   1024\n{fields}".ljust(2_000).encode())
     with pytest.raises(ValueError, match=r"a\.sph.* sph2pipe"):

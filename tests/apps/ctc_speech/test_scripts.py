@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import soundfile
+import torch
 
-from linattn_models.ctc import NGram
+from linattn_models.ctc import NGram, ctc_greedy
 from linattn_models.training import RunFolder
 from speech.corpora import CorpusFlags
 from speech.decoding import Decoding, Search
@@ -62,9 +63,23 @@ def test_evaluate_finds_the_errors_that_training_found(
     for name in ("phoneme_error_rate", "substitutions", "insertions", "deletions"):
         assert errors[name] == metrics[name]
     assert errors["phones"] == metrics["test_phones"] == 9
+    assert errors["transcribed"]["phoneme_error_rate"] == transcribed_rate(smoke_run, tones)
     done = script("evaluate", *flags, "--decoder", "beam", "--ngram", 2, "--average", 2)
     assert done.code == 0, done.stderr
     assert json.loads(out.read_text())["phones"] == 9
+
+
+def transcribed_rate(run: Path, tones: Path) -> float:
+    """The error rate of `transcribe` on the test set, decoded greedily."""
+    trained = load_run(run)
+    corpus = CorpusFlags(data_dir=tones).read("kaldi")
+    said, heard = [], []
+    for item in corpus.splits["test"]:
+        transcript = transcribe(trained, tones / "test" / f"{item.id}.wav", Search(Decoding()), 1)
+        (phones,) = ctc_greedy(torch.from_numpy(transcript.posteriors)[None])
+        said.append(list(item.phones))
+        heard.append([trained.inventory[phone - 1] for phone in phones])
+    return count_errors(said, heard).rate
 
 
 def test_transcribe_gives_hypotheses_and_a_picture(
@@ -148,6 +163,20 @@ def test_times_of_a_short_recording(smoke_run: Path, tmp_path: Path, seconds: fl
     soundfile.write(file, tone(900.0, seconds), 16_000)
     transcript = transcribe(load_run(smoke_run), file, Search(Decoding()), 1)
     assert transcript.frame_seconds == pytest.approx(0.04)
+
+
+def test_a_long_recording_has_the_phones_of_a_search_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(0)
+    frames = (6 * torch.randn(1, 90, 5)).log_softmax(-1)
+    search, lengths = Search(Decoding(decoder="beam")), torch.tensor([80])
+    (whole,) = search.hypotheses(frames, lengths, 1)[0]
+    monkeypatch.setattr("speech.decoding.PIECE", 7)
+    parts = search.hypotheses(frames, lengths, 2)[0]
+    assert len(parts) == 2 and parts[0].phones == whole.phones
+    assert parts[0].log_probability == pytest.approx(whole.log_probability, rel=0.1)
+    assert parts[0].score == parts[0].log_probability
 
 
 @pytest.mark.parametrize(
