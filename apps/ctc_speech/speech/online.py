@@ -77,6 +77,16 @@ class Result:
         return " ".join(self.tokens)
 
 
+def require_streaming(run: TrainedRun) -> tuple[CTCTransformer, Prior]:
+    """The model and the prior of a run that streams; refuses other runs."""
+    prior, model = run.prior, run.model
+    causal = isinstance(model, CTCTransformer) and model.config.transformer.is_causal
+    if prior is None or not causal or not isinstance(model, CTCTransformer):
+        advice = "train one with --preset streaming"
+        raise ValueError(expected("the run", "one that streams", run.label, advice))
+    return model, prior
+
+
 class OnlineStream:
     """The audio of one person, and what is known of it; made by `create_stream`."""
 
@@ -151,15 +161,8 @@ class OnlineRecognizer:
         chunk: int = 8,
         endpoints: EndpointRules | None = None,
     ) -> None:
-        prior, model = run.prior, run.model
-        if (
-            prior is None
-            or not isinstance(model, CTCTransformer)
-            or not model.config.transformer.is_causal
-        ):
-            advice = "train one with --preset streaming"
-            raise ValueError(expected("the run", "one that streams", run.label, advice))
-        self.model, self.prior, self.inventory = model, prior, run.inventory
+        model, self.prior = require_streaming(run)
+        self.model, self.inventory = model, run.inventory
         self.chunk = at_least("chunk", chunk, 1)
         self.endpoints = endpoints or EndpointRules()
         self.frame_seconds = STEP_SECONDS * model.config.subsampling

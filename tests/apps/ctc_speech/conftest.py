@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from functools import partial
 from pathlib import Path
@@ -9,10 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+import torch
 
+from speech.models import TrainedRun, build_model
+from speech.presets import smoke
+from speech.running import Prior
 from tests.apps.app_scripts import Script, run
 
 APP = "ctc_speech"
+PRIOR = Prior((10.0,) * 40, (9.0,) * 40)
 TONES = {"LOW": 300.0, "MID": 900.0, "HIGH": 2_500.0}
 
 
@@ -72,6 +78,20 @@ def smoke_run(tones: Path, tmp_path_factory: pytest.TempPathFactory, script: Scr
     done = script("train", *smoke_flags(tones, folder))
     assert done.code == 0, done.stderr
     return folder
+
+
+@pytest.fixture(scope="session")
+def streaming_run() -> TrainedRun:
+    """A run with random weights that answers with many phones, of which it is sure."""
+    torch.manual_seed(0)
+    recipe = dataclasses.replace(smoke("linear"), chunk=4, normalize="running")
+    model = build_model(recipe, 5).eval()
+    with torch.no_grad():
+        model.output.weight.mul_(60)
+    described = {"inventory": list("ABCDE"), "normalize": "running", "channels": "average"}
+    prior = dataclasses.asdict(PRIOR)
+    config = {**described, "prior": prior, "subsampling": 4, "corpus": "x", "attention": "linear"}
+    return TrainedRun(model, config, 0)
 
 
 def smoke_flags(tones: Path, out: Path) -> list[object]:

@@ -17,11 +17,9 @@ from speech.frame_stream import FrameStream
 from speech.models import TrainedRun, build_model
 from speech.online import EndpointRules, OnlineRecognizer, OnlineStream
 from speech.presets import smoke
-from speech.running import Prior, RunningNorm
+from speech.running import RunningNorm
 from tests.apps.app_scripts import Script
-from tests.apps.ctc_speech.conftest import smoke_flags, tone
-
-PRIOR = Prior((10.0,) * 40, (9.0,) * 40)
+from tests.apps.ctc_speech.conftest import PRIOR, smoke_flags, tone
 
 
 def babble(seconds: float, seed: int = 0) -> np.ndarray:
@@ -29,22 +27,6 @@ def babble(seconds: float, seed: int = 0) -> np.ndarray:
     draws = np.random.default_rng(seed)
     parts = [tone(draws.uniform(200, 4_000), 0.1) for _ in range(round(10 * seconds))]
     return np.concatenate([x * np.float32(draws.integers(0, 2)) for x in parts])
-
-
-@pytest.fixture(scope="module")
-def run() -> TrainedRun:
-    """A run with random weights that answers with many phones, of which it is sure."""
-    torch.manual_seed(0)
-    recipe = smoke("linear").__class__(
-        **{**vars(smoke("linear")), "chunk": 4, "normalize": "running", "num_layers": 2}
-    )
-    model = build_model(recipe, 5).eval()
-    with torch.no_grad():
-        model.output.weight.mul_(60)
-    described = {"inventory": list("ABCDE"), "normalize": "running", "channels": "average"}
-    prior = {"mean": PRIOR.mean, "variance": PRIOR.variance, "frames": PRIOR.frames}
-    config = {**described, "prior": prior, "subsampling": 4, "corpus": "x", "attention": "linear"}
-    return TrainedRun(model, config, 0)
 
 
 def recognizer_of(run: TrainedRun, **rules: float) -> OnlineRecognizer:
@@ -63,8 +45,8 @@ def decode_all(recognizer: OnlineRecognizer, streams: list[OnlineStream]) -> Non
         recognizer.decode(streams)
 
 
-def test_streams_say_what_the_whole_recordings_say(run: TrainedRun) -> None:
-    recognizer, model = recognizer_of(run), run.model
+def test_streams_say_what_the_whole_recordings_say(streaming_run: TrainedRun) -> None:
+    recognizer, model = recognizer_of(streaming_run), streaming_run.model
     assert isinstance(model, CTCTransformer)
     recordings = [babble(seconds, seed) for seed, seconds in enumerate((3.0, 1.3, 0.4))]
     streams = [recognizer.create_stream() for _ in recordings]
@@ -76,7 +58,7 @@ def test_streams_say_what_the_whole_recordings_say(run: TrainedRun) -> None:
         with torch.no_grad():
             (whole,) = ctc_beam_search(model(frames, chunk=4))[0]
         result = recognizer.result(stream)
-        assert result.tokens == tuple(run.inventory[x - 1] for x in whole.labels)
+        assert result.tokens == tuple(streaming_run.inventory[x - 1] for x in whole.labels)
         assert result.is_final and 0 < result.confidence <= 1
         assert all(0 <= a < b <= len(samples) / 16_000 + 0.04 for a, b in result.times)
     assert sum(len(recognizer.result(stream).tokens) for stream in streams) > 10
@@ -97,9 +79,9 @@ def test_other_rates_give_the_frames_of_the_whole() -> None:
     assert np.median(np.abs(frames[:90] - whole[:90])) < 0.1
 
 
-def test_an_endpoint_loses_no_frame_and_no_phone_twice(run: TrainedRun) -> None:
+def test_an_endpoint_loses_no_frame_and_no_phone_twice(streaming_run: TrainedRun) -> None:
     samples, segments = babble(4.0), []
-    recognizer = recognizer_of(run, longest=0.8)
+    recognizer = recognizer_of(streaming_run, longest=0.8)
     stream = recognizer.create_stream()
     feed(stream, samples, [])
     while recognizer.is_ready(stream):
@@ -113,8 +95,8 @@ def test_an_endpoint_loses_no_frame_and_no_phone_twice(run: TrainedRun) -> None:
     assert times == sorted(times) and stream.num_frames == -(-len(filterbank(samples)) // 4)
 
 
-def test_bad_input_is_refused_in_one_sentence(run: TrainedRun) -> None:
-    stream, samples = recognizer_of(run).create_stream(), babble(0.5)
+def test_bad_input_is_refused_in_one_sentence(streaming_run: TrainedRun) -> None:
+    stream, samples = recognizer_of(streaming_run).create_stream(), babble(0.5)
     stream.accept_waveform(16_000, samples)
     bad = samples.copy()
     bad[7] = np.nan
@@ -128,12 +110,15 @@ def test_bad_input_is_refused_in_one_sentence(run: TrainedRun) -> None:
     stream.input_finished()
     with pytest.raises(ValueError, match="input_finished"):
         stream.accept_waveform(16_000, samples)
-    plain = TrainedRun(build_model(smoke("linear"), 5), {**run.config, "normalize": "speaker"}, 0)
+    plain = TrainedRun(
+        build_model(smoke("linear"), 5), {**streaming_run.config, "normalize": "speaker"}, 0
+    )
     with pytest.raises(ValueError, match="streaming"):
         recognizer_of(plain)
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::FutureWarning:copyreg")  # of torch's own export
 def test_a_recording_is_recognized_as_it_arrives(
     tones: Path, tmp_path: Path, script: Script
 ) -> None:
@@ -146,3 +131,7 @@ def test_a_recording_is_recognized_as_it_arrives(
     assert all(len(line.split()) >= 4 for line in done.stdout.splitlines())
     done = script("stream", "--run", tmp_path / "run")
     assert done.code != 0 and "FILE" in done.stderr
+    pytest.importorskip("onnxscript")
+    done = script("export_onnx", "--run", tmp_path / "run", "--out", tmp_path / "new" / "a.onnx")
+    assert done.code == 0, done.stderr
+    assert "chunk 8" in done.stdout and (tmp_path / "new" / "a.onnx").stat().st_size > 10_000
