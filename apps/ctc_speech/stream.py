@@ -1,11 +1,12 @@
 """Recognize phones while a person talks: from a file, from standard input or from a microphone.
 
     python apps/ctc_speech/stream.py --run RUN FILE FILE
-    python apps/ctc_speech/stream.py --run RUN --microphone
+    python apps/ctc_speech/stream.py --run RUN --microphone --lexicon cmudict.dict
     sox FILE -t raw -e signed -b 16 -c 1 -r 16k - | python apps/ctc_speech/stream.py --run RUN -
 
 The run is one of train.py --preset streaming. Each utterance is a line with its start and end in
-seconds; on a terminal the line is redrawn while it grows. --chunk 4, 8 or 16 hears 160, 320 or
+seconds, its confidence and its phones, or with --lexicon its words; on a terminal the line is
+redrawn while it grows. --chunk 4, 8 or 16 hears 160, 320 or
 640 ms before it answers. A microphone needs the package sounddevice.
 """
 
@@ -29,6 +30,7 @@ from linattn_core.errors import expected
 from linattn_lab.script import parse_flags, require_at_least, run_script
 from speech.audio import RATE, Samples, read_audio
 from speech.decoding import BeamFlags, Decoding, build_search
+from speech.lexicon import read_lexicon
 from speech.models import load_run
 from speech.online import EndpointRules, OnlineRecognizer, Result
 from speech.sources import File
@@ -55,6 +57,8 @@ class Flags:
     """How many of the newest checkpoints the weights are the mean of."""
     pause: float = EndpointRules.pause
     """Seconds without a phone that end an utterance."""
+    lexicon: Path | None = None
+    """A dictionary in CMUdict's format, whose words are printed instead of phones."""
 
 
 def main(flags: Flags) -> None:
@@ -68,7 +72,8 @@ def main(flags: Flags) -> None:
     decoding = Decoding(decoder="beam", **vars(flags.search))
     search = build_search(decoding, [], run.inventory)
     rules = EndpointRules(pause=flags.pause)
-    recognizer = OnlineRecognizer(run, search, flags.chunk, rules)
+    lexicon = None if flags.lexicon is None else read_lexicon(flags.lexicon)
+    recognizer = OnlineRecognizer(run, search, flags.chunk, rules, lexicon)
     if flags.microphone:
         show(recognizer, listen(flags.rate), flags.rate)
     for path in flags.files:
@@ -98,7 +103,7 @@ def show(recognizer: OnlineRecognizer, pieces: Iterator[Samples], rate: int) -> 
 
 
 def print_result(result: Result, before: str, after: str) -> None:
-    """One line: start, end, phones, confidence; nothing where nothing was said."""
+    """One line: start, end, confidence and text; nothing where nothing was said."""
     if result.tokens:
         start, end = result.times[0][0], result.times[-1][1]
         line = f"{start:8.2f} {end:8.2f}  {result.confidence:.2f}  {result.text}"

@@ -34,8 +34,10 @@ from linattn_models.validation import at_least
 from speech.decoding import Search
 from speech.features import STEP_SECONDS, Frames
 from speech.frame_stream import FrameStream
+from speech.lexicon import Lexicon
 from speech.models import TrainedRun
 from speech.running import Prior, RunningNorm
+from speech.words import FoundWord, Parse, WordFinder
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ class Result:
         confidence: geometric mean of the phones' probabilities; 1 without phones.
         segment: how many resets came before.
         is_final: whether no later audio changes it: the input has ended and all of it is decoded.
+        words: those of the lexicon that are nearest to the phones; None without a lexicon.
+        word_times: start and end of each word.
     """
 
     tokens: tuple[str, ...]
@@ -70,11 +74,13 @@ class Result:
     confidence: float
     segment: int
     is_final: bool
+    words: tuple[str, ...] | None = None
+    word_times: tuple[tuple[float, float], ...] = ()
 
     @property
     def text(self) -> str:
-        """The phones on one line."""
-        return " ".join(self.tokens)
+        """The words on one line; without a lexicon the phones."""
+        return " ".join(self.tokens if self.words is None else self.words)
 
 
 def require_streaming(run: TrainedRun) -> tuple[CTCTransformer, Prior]:
@@ -99,6 +105,7 @@ class OnlineStream:
         self.begin = 0  # the first output frame of the segment
         self.is_finished = False
         self.unfinished = BLANK  # the phone during which the segment began
+        self.parse: Parse | None = None  # the words of the final phones
         self._audio = FrameStream()
         self._norm = RunningNorm(prior)
         self._pending: list[Frames] = []
@@ -149,9 +156,10 @@ class OnlineRecognizer:
         search: beam and language model.
         chunk: output frames of a chunk, of 40 ms each; 8 are 320 ms. More is later, and better.
         endpoints: when an utterance has ended.
+        lexicon: for words beside the phones; none by default.
 
     Raises:
-        ValueError: a run of another preset, or numbers out of range.
+        ValueError: a run of another preset, numbers out of range, or a lexicon of other phones.
     """
 
     def __init__(
@@ -160,6 +168,7 @@ class OnlineRecognizer:
         search: Search,
         chunk: int = 8,
         endpoints: EndpointRules | None = None,
+        lexicon: Lexicon | None = None,
     ) -> None:
         model, self.prior = require_streaming(run)
         self.model, self.inventory = model, run.inventory
@@ -169,6 +178,7 @@ class OnlineRecognizer:
         self._frames = self.chunk * model.config.subsampling
         self._start = initial_stream_state(model)
         self._search = search
+        self._finder = None if lexicon is None else WordFinder(lexicon, run.inventory)
 
     def create_stream(self) -> OnlineStream:
         """A stream without audio."""
@@ -206,12 +216,18 @@ class OnlineRecognizer:
         phones = self._phones(stream)
         step = self.frame_seconds
         logarithms = [math.log(max(phone.confidence, 1e-30)) for phone in phones]
+        words = self._find_words(stream, phones)
         return Result(
             tokens=tuple(self.inventory[phone.phone - 1] for phone in phones),
             times=tuple((x.first * step, (x.last + 1) * step) for x in phones),
             confidence=math.exp(sum(logarithms) / len(phones)) if phones else 1.0,
             segment=stream.segment,
             is_final=stream.is_finished and not stream.num_pending,
+            words=None if words is None else tuple(word.word for word in words),
+            word_times=tuple(
+                (phones[x.first].first * step, (phones[x.last].last + 1) * step)
+                for x in words or ()
+            ),
         )
 
     def is_endpoint(self, stream: OnlineStream) -> bool:
@@ -233,7 +249,7 @@ class OnlineRecognizer:
         phones = self._phones(stream)
         goes_on = phones and phones[-1].last == stream.num_frames - 1
         stream.unfinished = phones[-1].phone if goes_on else BLANK
-        stream.search, stream.final = self._new_search(), []
+        stream.search, stream.final, stream.parse = self._new_search(), [], None
         stream.begin, stream.segment = stream.num_frames, stream.segment + 1
 
     def _search_frames(self, stream: OnlineStream, outputs: Tensor) -> None:
@@ -241,7 +257,25 @@ class OnlineRecognizer:
             outputs = _end_phone(outputs, stream)
         stream.num_frames += len(outputs)
         stream.search.feed(outputs)
-        stream.final += [phone.shift(stream.begin) for phone in stream.search.commit()]
+        final = [phone.shift(stream.begin) for phone in stream.search.commit()]
+        stream.final += final
+        stream.parse = self._read_phones(stream.parse, final)
+
+    def _read_phones(self, parse: Parse | None, phones: Sequence[AlignedPhone]) -> Parse | None:
+        """The parse with more phones; None without a lexicon."""
+        if self._finder is None:
+            return None
+        parse = parse or self._finder.start()
+        for phone in phones:
+            parse = self._finder.advance(parse, phone.phone)
+        return parse
+
+    def _find_words(
+        self, stream: OnlineStream, phones: Sequence[AlignedPhone]
+    ) -> list[FoundWord] | None:
+        """The words of the segment, as places in its phones; None without a lexicon."""
+        parse = self._read_phones(stream.parse, phones[len(stream.final) :])
+        return None if self._finder is None or parse is None else self._finder.words(parse)
 
     def _phones(self, stream: OnlineStream) -> list[AlignedPhone]:
         best = stream.search.result()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,16 @@ from speech.audio import resample
 from speech.decoding import Decoding, Search
 from speech.features import filterbank
 from speech.frame_stream import FrameStream
+from speech.lexicon import parse_lexicon
 from speech.models import TrainedRun, build_model
 from speech.online import EndpointRules, OnlineRecognizer, OnlineStream
 from speech.presets import smoke
 from speech.running import RunningNorm
+from speech.words import WordFinder
 from tests.apps.app_scripts import Script
 from tests.apps.ctc_speech.conftest import PRIOR, smoke_flags, tone
+
+NEVER = EndpointRules(silence=1e9, pause=1e9, longest=1e9)
 
 
 def babble(seconds: float, seed: int = 0) -> np.ndarray:
@@ -30,8 +35,8 @@ def babble(seconds: float, seed: int = 0) -> np.ndarray:
 
 
 def recognizer_of(run: TrainedRun, **rules: float) -> OnlineRecognizer:
-    never = {"silence": 1e9, "pause": 1e9, "longest": 1e9, **rules}
-    return OnlineRecognizer(run, Search(Decoding(decoder="beam")), 4, EndpointRules(**never))
+    endpoints = replace(NEVER, **rules)
+    return OnlineRecognizer(run, Search(Decoding(decoder="beam")), 4, endpoints)
 
 
 def feed(stream: OnlineStream, samples: np.ndarray, pieces: list[int]) -> None:
@@ -62,6 +67,29 @@ def test_streams_say_what_the_whole_recordings_say(streaming_run: TrainedRun) ->
         assert result.is_final and 0 < result.confidence <= 1
         assert all(0 <= a < b <= len(samples) / 16_000 + 0.04 for a, b in result.times)
     assert sum(len(recognizer.result(stream).tokens) for stream in streams) > 10
+
+
+def test_words_are_those_of_all_phones_at_once(streaming_run: TrainedRun) -> None:
+    lines = ["one A B", "two C D E", "three B", "four E A"]
+    lexicon, samples = parse_lexicon(lines, "x"), babble(3.0)
+    recognizer = OnlineRecognizer(
+        streaming_run, Search(Decoding(decoder="beam")), 4, NEVER, lexicon
+    )
+    stream = recognizer.create_stream()
+    assert recognizer.result(stream).words == ()
+    feed(stream, samples, [])
+    decode_all(recognizer, [stream])
+    result, finder = recognizer.result(stream), WordFinder(lexicon, streaming_run.inventory)
+    parse = finder.start()
+    for token in result.tokens:
+        parse = finder.advance(parse, streaming_run.inventory.index(token) + 1)
+    found = finder.words(parse)
+    assert result.words == tuple(x.word for x in found) and len(found) > 2
+    assert result.text == " ".join(result.words)
+    for word, (start, end) in zip(found, result.word_times, strict=True):
+        assert start == result.times[word.first][0] and end == result.times[word.last][1]
+    recognizer.reset(stream)
+    assert recognizer.result(stream).words == ()
 
 
 def test_frames_of_pieces_are_those_of_the_whole() -> None:
@@ -126,7 +154,10 @@ def test_a_recording_is_recognized_as_it_arrives(
     done = script("train", *smoke_flags(tones, tmp_path / "run"), *chunks)
     assert done.code == 0, done.stderr
     soundfile.write(tmp_path / "a.wav", babble(2.0), 16_000)
-    done = script("stream", "--run", tmp_path / "run", "--chunk", 4, tmp_path / "a.wav")
+    lexicon = tmp_path / "x.dict"
+    lexicon.write_text("one LOW\ntwo MID HIGH\n")
+    flags = ["--lexicon", lexicon, "--chunk", 4, tmp_path / "a.wav"]
+    done = script("stream", "--run", tmp_path / "run", *flags)
     assert done.code == 0, done.stderr
     assert all(len(line.split()) >= 4 for line in done.stdout.splitlines())
     done = script("stream", "--run", tmp_path / "run")
