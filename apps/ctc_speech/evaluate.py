@@ -25,11 +25,11 @@ from linattn_core.errors import expected
 from linattn_lab.runs import make_folders
 from linattn_lab.script import parse_flags, require_at_least, run_script
 from linattn_models.training import write_json
-from speech.corpora import BadInput, Corpus, CorpusFlags
+from speech.corpora import BadInput, CorpusFlags
 from speech.decoding import Decoding, build_search
 from speech.error_rate import Errors, evaluate
 from speech.features import Normalization
-from speech.models import TrainedRun, load_run, rebuild_recipe
+from speech.models import TrainedRun, load_run, rebuild_recipe, require_inventory
 from speech.training import load_speech
 
 EXPLAINED: dict[Normalization, str] = {
@@ -114,15 +114,6 @@ def measure_errors(run: TrainedRun, flags: Flags) -> dict[Normalization, Errors]
         speech = load_speech(corpus, flags.split, own, flags.cache, run.prior)
         (errors[kind],) = evaluate(run.model, speech, run.inventory, [search.phones])
     return errors
-
-
-def require_inventory(run: TrainedRun, corpus: Corpus) -> None:
-    """Refuses a corpus with other phones than the run was trained on."""
-    if run.inventory != corpus.inventory:
-        wanted = f"the {len(run.inventory)} phones of the run"
-        got = f"{len(corpus.inventory)} others"
-        advice = "give the --lexicon of its training, if any" if corpus.name == "kaldi" else ""
-        raise ValueError(expected(f"the phones of {corpus.name}", wanted, got, advice))
 
 
 if __name__ == "__main__":

@@ -23,17 +23,18 @@ def augment(frames: Tensor) -> tuple[Tensor, bool]:
     """Other frames for these (T, F) log-mel energies, and whether they still have speech."""
     if _draw(0, 1) < NOISE_ALONE_SHARE:
         level = frames.mean() - _draw(*NOISE_SNR_DB) * _DB
-        return _apply_gain(_noise(len(frames), frames.shape[1], level)), False
+        return change_level(_noise(len(frames), frames.shape[1], level), _draw(*GAIN_DB)), False
     if _draw(0, 1) < SILENCE_SHARE:
         frames = torch.cat([_silence(frames), frames, _silence(frames)])
     if _draw(0, 1) < NOISE_SHARE:
         level = frames.mean() - _draw(*NOISE_SNR_DB) * _DB
         frames = torch.logaddexp(frames, _noise(len(frames), frames.shape[1], level))
-    return _apply_gain(frames), True
+    return change_level(frames, _draw(*GAIN_DB)), True
 
 
-def _apply_gain(frames: Tensor) -> Tensor:
-    return (frames + _draw(*GAIN_DB) * _DB).clamp(min=FLOOR)
+def change_level(frames: Tensor, decibels: float) -> Tensor:
+    """The frames of the same recording, louder by so much."""
+    return (frames + decibels * _DB).clamp(min=FLOOR)
 
 
 def _silence(frames: Tensor) -> Tensor:

@@ -85,6 +85,7 @@ def evaluate(
     inventory: Sequence[str],
     decoders: Sequence[Decode],
     progress: bool = False,
+    chunk: int | None = None,
 ) -> list[Errors]:
     """The errors of `model` on `speech` with each decoder; the model runs once.
 
@@ -92,6 +93,7 @@ def evaluate(
         model: in the mode that it is in.
         decoders: return the phones for the log-probabilities (B, T, C) of rows of lengths (B,).
         progress: whether a bar is shown.
+        chunk: output frames of a chunk, for a model that streams.
     """
     device = next(model.parameters()).device
     heard: list[list[list[int]]] = [[[]] * len(speech) for _ in decoders]
@@ -103,7 +105,7 @@ def evaluate(
         for places in order.epoch(0):
             batch = speech.batch(places)
             lengths = batch["lengths"].to(device)
-            log_probabilities = model(batch["frames"].to(device), lengths)
+            log_probabilities = model(batch["frames"].to(device), lengths, chunk=chunk)
             ends = model.output_lengths(lengths)
             for decode, phones in zip(decoders, heard, strict=True):
                 for place, of in zip(places.tolist(), decode(log_probabilities, ends), strict=True):

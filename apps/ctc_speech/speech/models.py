@@ -18,7 +18,7 @@ from linattn_models.ctc import (
     CTCTransformerConfig,
 )
 from linattn_models.training import RunFolder, TrainingFlags, average_weights
-from speech.corpora import BadInput
+from speech.corpora import BadInput, Corpus
 from speech.features import FeatureSettings
 from speech.presets import DATA_FIELDS, Recipe
 from speech.running import Prior
@@ -113,6 +113,15 @@ def rebuild_recipe(run: TrainedRun, bad_input: BadInput) -> Recipe:
     """What of a run's recipe decides its data."""
     values = {name: run.config[name] for name in DATA_FIELDS}
     return Recipe(training=TrainingFlags(1, 1), **values | {"bad_input": bad_input})
+
+
+def require_inventory(run: TrainedRun, corpus: Corpus) -> None:
+    """Refuses a corpus with other phones than the run was trained on."""
+    if run.inventory != corpus.inventory:
+        wanted = f"the {len(run.inventory)} phones of the run"
+        got = f"{len(corpus.inventory)} others"
+        advice = "give the --lexicon of its training, if any" if corpus.name == "kaldi" else ""
+        raise ValueError(expected(f"the phones of {corpus.name}", wanted, got, advice))
 
 
 def _build_from(values: dict[str, Any]) -> Recognizer:

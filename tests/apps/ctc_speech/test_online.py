@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from speech.decoding import Decoding, Search
 from speech.features import filterbank
 from speech.frame_stream import FrameStream
 from speech.lexicon import parse_lexicon
+from speech.live import measure_live
 from speech.models import TrainedRun, build_model
 from speech.online import EndpointRules, OnlineRecognizer, OnlineStream
 from speech.presets import smoke
@@ -67,6 +69,15 @@ def test_streams_say_what_the_whole_recordings_say(streaming_run: TrainedRun) ->
         assert result.is_final and 0 < result.confidence <= 1
         assert all(0 <= a < b <= len(samples) / 16_000 + 0.04 for a, b in result.times)
     assert sum(len(recognizer.result(stream).tokens) for stream in streams) > 10
+
+
+def test_delays_do_not_depend_on_streams_beside(streaming_run: TrainedRun) -> None:
+    recordings = [babble(seconds, seed) for seed, seconds in enumerate((1.0, 0.4, 0.7))]
+    alone, beside = (measure_live(recognizer_of(streaming_run), recordings, n) for n in (1, 3))
+    assert replace(alone, real_time_factor=0.0) == replace(beside, real_time_factor=0.0)
+    assert alone.delay_p50 is not None and alone.delay_p95 is not None
+    assert alone.delay_p50 <= alone.delay_p95 <= 1.0 and 0 <= alone.revised <= 1
+    assert alone.real_time_factor > 0 and alone.state_bytes > 0
 
 
 def test_words_are_those_of_all_phones_at_once(streaming_run: TrainedRun) -> None:
@@ -162,6 +173,14 @@ def test_a_recording_is_recognized_as_it_arrives(
     assert all(len(line.split()) >= 4 for line in done.stdout.splitlines())
     done = script("stream", "--run", tmp_path / "run")
     assert done.code != 0 and "FILE" in done.stderr
+    flags = ["--data-dir", tones, "--cache", tmp_path / "cache", "--split", "test", "--ngram", 2]
+    flags += ["--chunks", 2, 4, "--recordings", 3, "--streams", 2, "--minutes", 0.05]
+    measured = ["--run", tmp_path / "run", "--out", tmp_path / "measured"]
+    done = script("measure_streaming", *measured, *flags)
+    assert done.code == 0, done.stderr
+    record = json.loads((tmp_path / "measured" / "streaming.json").read_text())
+    assert record["errors"]["2"][0] == record["levels"]["+0 dB"]  # the chunk of the run
+    assert len(record["live"]) == 4 and record["long"] >= 0
     pytest.importorskip("onnxscript")
     done = script("export_onnx", "--run", tmp_path / "run", "--out", tmp_path / "new" / "a.onnx")
     assert done.code == 0, done.stderr
