@@ -21,11 +21,14 @@ class FrameStream:
         self._resampler: soxr.ResampleStream | None = None
 
     def accept(self, rate: int, samples: np.ndarray) -> Frames:
-        """The frames (n, 40) that end within these samples (any number,), in -1..1.
+        """The frames (n, 40) that end within these samples (any number,).
+
+        Args:
+            samples: floating point in -1..1, or int16 or int32 in its whole range.
 
         Raises:
             ValueError: another rate than before or below 1,000, several channels, or samples that
-                are NaN or far too large.
+                are NaN, far too large or of another dtype.
         """
         samples = self._check(rate, samples)
         if self._resampler is not None:
@@ -39,7 +42,7 @@ class FrameStream:
         return self._frames(self._resampler.resample_chunk(np.zeros(0, np.float32), last=True))
 
     def _check(self, rate: int, samples: np.ndarray) -> Samples:
-        samples = np.asarray(samples, np.float32)
+        samples = _as_float(np.asarray(samples))
         if samples.ndim != 1:
             raise ValueError(expected("samples", "one channel, (n,)", f"shape {samples.shape}"))
         if others := samples.size - int((np.abs(samples) <= LOUDEST).sum()):
@@ -64,3 +67,13 @@ class FrameStream:
         if not count:
             return np.zeros((0, BINS), np.float32)
         return filterbank(waiting[: (count - 1) * STEP + WINDOW])
+
+
+def _as_float(samples: np.ndarray) -> Samples:
+    """Integers as soundfile converts them: the most negative one is -1."""
+    if samples.dtype in (np.int16, np.int32):
+        return (samples / -float(np.iinfo(samples.dtype).min)).astype(np.float32)
+    if samples.dtype.kind != "f":
+        wanted = "floating point in -1..1, int16 or int32"
+        raise ValueError(expected("samples", wanted, samples.dtype, "convert them"))
+    return samples.astype(np.float32)

@@ -48,11 +48,19 @@ class EndpointRules:
         silence: without any phone.
         pause: after the last phone.
         longest: of an utterance, also in the middle of a word.
+
+    Raises:
+        ValueError: a number that is negative or NaN.
     """
 
     silence: float = 2.4
     pause: float = 1.2
     longest: float = 20.0
+
+    def __post_init__(self) -> None:
+        for name, seconds in vars(self).items():
+            if not seconds >= 0:
+                raise ValueError(expected(name, "a number of at least 0 seconds", seconds))
 
 
 @dataclass(frozen=True)
@@ -115,11 +123,11 @@ class OnlineStream:
 
         Args:
             rate: samples a second, the same in all calls of a stream.
-            samples: (n,) in -1..1, any n.
+            samples: (n,), any n: floating point in -1..1, or int16 or int32 in its whole range.
 
         Raises:
-            ValueError: another rate than before, NaN or very large samples, several channels, or
-                audio after `input_finished`.
+            ValueError: another rate than before, NaN or very large samples or another dtype,
+                several channels, or audio after `input_finished`.
         """
         if self.is_finished:
             advice = "make another stream"
@@ -189,8 +197,12 @@ class OnlineRecognizer:
         return stream.num_pending >= self._frames or (stream.is_finished and stream.num_pending > 0)
 
     def decode(self, streams: Sequence[OnlineStream]) -> None:
-        """One chunk of each stream that is ready, all in one batch."""
-        ready = [stream for stream in streams if self.is_ready(stream)]
+        """One chunk of each stream that is ready, all in one batch.
+
+        Raises:
+            ValueError: a stream of a recognizer with another model.
+        """
+        ready = [stream for stream in dict.fromkeys(streams) if self.is_ready(stream)]
         # The last chunk ends a stream, also where it is whole.
         last = [x for x in ready if x.is_finished and x.num_pending <= self._frames]
         others = [x for x in ready if x not in last]

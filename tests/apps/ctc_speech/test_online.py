@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -143,6 +145,7 @@ def test_bad_input_is_refused_in_one_sentence(streaming_run: TrainedRun) -> None
         (8_000, samples, "rate"),
         (16_000, bad, "samples"),
         (16_000, samples[:, None], "samples"),
+        (16_000, (samples * 100).astype(np.uint8), "samples"),
     ):
         with pytest.raises(ValueError, match=name):
             stream.accept_waveform(rate, given)
@@ -154,6 +157,45 @@ def test_bad_input_is_refused_in_one_sentence(streaming_run: TrainedRun) -> None
     )
     with pytest.raises(ValueError, match="streaming"):
         recognizer_of(plain)
+
+
+@pytest.mark.parametrize("kind", [np.int16, np.int32])
+def test_integers_are_what_soundfile_makes_of_them(kind: type[np.signedinteger]) -> None:
+    whole = (babble(0.5) * -float(np.iinfo(kind).min)).astype(kind)
+    file = io.BytesIO()
+    soundfile.write(file, whole, 16_000, format="WAV", subtype=f"PCM_{8 * whole.itemsize}")
+    file.seek(0)
+    read, _ = soundfile.read(file, dtype="float32")
+    ours, theirs = (FrameStream().accept(16_000, x) for x in (whole, read))
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_stream_that_is_named_twice_has_one_chunk_decoded(streaming_run: TrainedRun) -> None:
+    recognizer = recognizer_of(streaming_run)
+    one, two = recognizer.create_stream(), recognizer.create_stream()
+    for stream in (one, two):
+        feed(stream, babble(0.7), [])
+    decode_all(recognizer, [one, one])
+    decode_all(recognizer, [two])
+    assert recognizer.result(one) == recognizer.result(two)
+    assert one.num_frames == two.num_frames == 17
+
+
+def test_a_stream_of_another_model_is_refused(streaming_run: TrainedRun) -> None:
+    other = copy.deepcopy(streaming_run.model)
+    with torch.no_grad():
+        other.output.weight.add_(1)
+    stream = recognizer_of(streaming_run).create_stream()
+    feed(stream, babble(1.0), [])
+    with pytest.raises(ValueError, match="state"):
+        recognizer_of(replace(streaming_run, model=other)).decode([stream])
+
+
+@pytest.mark.parametrize("name", ["silence", "pause", "longest"])
+@pytest.mark.parametrize("seconds", [np.nan, -1.0])
+def test_an_endpoint_after_no_time_is_refused(name: str, seconds: float) -> None:
+    with pytest.raises(ValueError, match=name):
+        EndpointRules(**{name: seconds})
 
 
 @pytest.mark.slow

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from linattn_models import CTCTransformer, CTCTransformerConfig, Linear, TransformerConfig
-from linattn_models.ctc import StreamState, initial_stream_state, stream_flush, stream_step
+from linattn_models.ctc import (
+    StreamState,
+    initial_stream_state,
+    stream_flush,
+    stream_step,
+    streaming,
+)
 
 FEATURES = 6
 
@@ -141,6 +147,8 @@ def test_states_are_saved_and_those_of_others_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="state"):
         StreamState.load(tmp_path / "state", other)
     with pytest.raises(ValueError, match="state"):
+        stream_step(other, frames, state)
+    with pytest.raises(ValueError, match="state"):
         stream_step(tiny(kernel=0), frames, state)
     with pytest.raises(ValueError, match="state"):
         stream_step(model, frames[:1], state)
@@ -149,8 +157,22 @@ def test_states_are_saved_and_those_of_others_refused(tmp_path: Path) -> None:
         StreamState.load(tmp_path / "state", model)
 
 
+def test_checking_a_state_allocates_nothing() -> None:
+    model = tiny()
+    state = initial_stream_state(model)
+    stream_step(model, frames_of(1, 4), state)
+    with torch.profiler.profile() as profile:
+        streaming._check_state(model, state)
+    assert not [event.key for event in profile.key_averages() if "aten" in event.key]
+
+
 def test_what_cannot_stream_is_refused() -> None:
     model = tiny()
+    for number in (torch.nan, torch.inf):
+        with pytest.raises(ValueError, match="frames"):
+            stream_step(model, frames_of(1, 4) * number, initial_stream_state(model))
+        with pytest.raises(ValueError, match="frames"):
+            stream_flush(model, frames_of(1, 4) * number, initial_stream_state(model))
     with pytest.raises(ValueError, match="frames"):
         stream_step(model, frames_of(1, 6), initial_stream_state(model))
     plain = CTCTransformer(CTCTransformerConfig(4, num_features=FEATURES))

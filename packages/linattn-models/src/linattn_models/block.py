@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -143,12 +142,6 @@ class Block(nn.Module):
         projected = mixer.project(self._attention_input(x))
         heads, state = mixer.attend_block(projected, state, key_lengths)
         return self._output(x, mixer.join(heads), None), state
-
-    def zero_sums(
-        self, batch: int, device: torch.device, dtype: torch.dtype
-    ) -> LinearAttentionState:
-        """The sums before the first block that `read_block` reads."""
-        return cast(LinearMixer, self.mixer).zero_state(batch, device, dtype)
 
     def describe(self) -> DecoderLayer:
         """The layer for a backend that compiles it; see `Transformer.describe`."""

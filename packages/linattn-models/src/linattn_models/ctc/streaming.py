@@ -12,11 +12,12 @@ from torch import Tensor
 
 from linattn_core import LinearAttentionState
 from linattn_core.errors import expected, quote
+from linattn_models.attention import LinearMixer
 from linattn_models.block import Block
 from linattn_models.ctc.front import Convolution, past_lengths
 from linattn_models.ctc.recognizer import blank_past, check_frames, log_softmax_of
 from linattn_models.ctc.transformer import CTCTransformer
-from linattn_models.fingerprint import compute_fingerprint, refuse_others
+from linattn_models.fingerprint import check_weights, compute_fingerprint
 from linattn_models.precision import device_of, dtype_of
 from linattn_models.state.files import read_tensors, write_tensors
 from linattn_models.validation import at_least, lengths_within
@@ -103,12 +104,9 @@ class StreamState:
             state = cls(**tensors, fingerprint=metadata.get("fingerprint"))
         except TypeError as error:  # tensors of other names
             raise ValueError(expected(str(path), wanted, quote(error))) from None
-        refuse_others(state.fingerprint, compute_fingerprint(model))
         device = device_of(model.output)
         moved = {name: x.to(device) for name, x in state.tensors().items()}
-        state = cls(**moved, fingerprint=state.fingerprint)
-        _check_state(model, state)
-        return state
+        return _check_state(model, cls(**moved, fingerprint=state.fingerprint))
 
 
 def initial_stream_state(model: CTCTransformer, batch: int = 1) -> StreamState:
@@ -126,8 +124,10 @@ def initial_stream_state(model: CTCTransformer, batch: int = 1) -> StreamState:
     if not config.transformer.is_causal:
         advice = "build it with is_causal=True and positions='none'"
         raise ValueError(expected("the model", "a causal recognizer", "one of all frames", advice))
-    state = _zeros(model, batch)
-    return replace(state, fingerprint=compute_fingerprint(model))
+    device, dtype = device_of(model.output), dtype_of(model.output)
+    shapes = _compute_shapes(model).items()
+    zeros = {x: torch.zeros(batch, *shape, device=device, dtype=dtype) for x, shape in shapes}
+    return StreamState(**zeros, fingerprint=compute_fingerprint(model))
 
 
 @torch.no_grad()
@@ -145,11 +145,13 @@ def stream_step(
         (B, n, num_phones + 1), and the next state.
 
     Raises:
-        ValueError, TypeError: another shape or dtype, or a state of another model.
+        ValueError, TypeError: another shape or dtype, NaN or infinite frames, or a state of another
+            model.
 
     Cost: O(n) time, and the same for every chunk of a stream.
     """
-    _check_call(model, frames, state)
+    state = _check_call(model, frames, state)
+    _refuse_infinite(frames)
     subsampling = model.config.subsampling
     if frames.shape[1] % subsampling:
         wanted = f"a multiple of subsampling {subsampling} frames"
@@ -174,12 +176,14 @@ def stream_flush(
         (B, ceil(T / subsampling), num_phones + 1); past a stream's own output frames the blank is
         certain. The streams end here, so that there is no next state.
     """
-    _check_call(model, frames, state)
+    state = _check_call(model, frames, state)
     if lengths is None:
+        _refuse_infinite(frames)
         return advance_stream(model, frames, state)[0]
     lengths_within("lengths", lengths, *frames.shape[:2])
     lengths = lengths.to(frames.device)
     frames = frames.masked_fill(past_lengths(lengths, frames.shape[1])[..., None], 0.0)
+    _refuse_infinite(frames)
     outputs, _ = advance_stream(model, frames, state, lengths)
     return blank_past(outputs, past_lengths(model.output_lengths(lengths), outputs.shape[1]))
 
@@ -211,44 +215,51 @@ def advance_stream(
     return outputs, after
 
 
-def _zeros(model: CTCTransformer, batch: int) -> StreamState:
-    config, output = model.config, model.output
-    device, dtype = device_of(output), dtype_of(output)
-    layers = config.transformer.num_layers
-    context = config.depthwise_kernel // 2
-    front = model.subsampling is not None
-    sums = cast(Block, model.transformer.blocks[0]).zero_sums(batch, device, dtype)
-
-    def zeros(*shape: int) -> Tensor:
-        return torch.zeros(batch, *shape, device=device, dtype=dtype)
-
-    return StreamState(
-        frame=zeros(int(front), config.num_features),
-        maps=zeros(config.channels * front, 1, (config.num_features + 1) // 2),
-        convolutions=zeros(layers if context else 0, config.transformer.embed_dim, context),
-        s=torch.stack([sums.s] * layers, 1),
-        z=torch.stack([sums.z] * layers, 1),
-    )
+def _compute_shapes(model: CTCTransformer) -> dict[str, tuple[int, ...]]:
+    """The shapes of a stream's tensors."""
+    config, front = model.config, int(model.subsampling is not None)
+    layers, context = config.transformer.num_layers, config.depthwise_kernel // 2
+    mixer = cast(LinearMixer, cast(Block, model.transformer.blocks[0]).mixer)
+    z = (layers, mixer.num_kv_heads, mixer.feature_map.feature_dim(mixer.head_dim))
+    return {
+        "frame": (front, config.num_features),
+        "maps": (config.channels * front, 1, (config.num_features + 1) // 2),
+        "convolutions": (layers if context else 0, config.transformer.embed_dim, context),
+        "s": (*z, mixer.head_dim),
+        "z": z,
+    }
 
 
 def _signature(state: StreamState) -> dict[str, tuple[torch.Size, torch.dtype, torch.device]]:
     return {name: (x.shape[1:], x.dtype, x.device) for name, x in state.tensors().items()}
 
 
-def _check_call(model: CTCTransformer, frames: Tensor, state: StreamState) -> None:
+def _check_call(model: CTCTransformer, frames: Tensor, state: StreamState) -> StreamState:
+    """The state, with the model's own fingerprint; refuses what does not fit the model."""
     check_frames(frames, model.config.num_features, dtype_of(model.output))
     if not isinstance(state, StreamState):
         raise TypeError(expected("state", "a StreamState", f"a {type(state).__name__}"))
-    _check_state(model, state)
+    state = _check_state(model, state)
     if state.batch != frames.shape[0]:
         wanted = f"states of the {frames.shape[0]} streams of the frames"
         raise ValueError(expected("state", wanted, state.batch))
+    return state
 
 
-def _check_state(model: CTCTransformer, state: StreamState) -> None:
-    """Refuses a state whose tensors do not fit the model, or a recognizer without states."""
+def _check_state(model: CTCTransformer, state: StreamState) -> StreamState:
     if not model.config.transformer.is_causal:
         raise ValueError(expected("the model", "a causal recognizer", "one of all frames"))
-    if _signature(state) != _signature(_zeros(model, 1)):
-        wanted = "a state of this model, in its dtype and on its device"
-        raise ValueError(expected("state", wanted, "one of another"))
+    device, dtype = device_of(model.output), dtype_of(model.output)
+    shapes = _compute_shapes(model)
+    for name, x in state.tensors().items():
+        if (tuple(x.shape[1:]), x.dtype, x.device) != (shapes[name], dtype, device):
+            wanted = "a state of this model, in its dtype and on its device"
+            raise ValueError(expected("state", wanted, "one of another"))
+    fingerprint = check_weights(state.fingerprint, model)
+    return state if fingerprint is state.fingerprint else replace(state, fingerprint=fingerprint)
+
+
+def _refuse_infinite(frames: Tensor) -> None:
+    """Refuses frames after which every output of a stream would be NaN."""
+    if not frames.isfinite().all():
+        raise ValueError(expected("frames", "finite numbers", "NaN or infinity"))
