@@ -1,11 +1,13 @@
 """Measure a recognizer that streams: errors by chunk, delays, revisions, computing time, levels.
 
     python apps/ctc_speech/measure_streaming.py --run RUN --data-dir DIR --average 5
+    python apps/ctc_speech/measure_streaming.py --run OTHER --data-dir DIR --name softmax --out SAME
 
 Errors are those of whole utterances in chunks, which a stream gives, too; greedy, and with an
 n-gram of the training transcripts. Delays, revisions and computing time are those of streams whose
 samples arrive in pieces of 10 ms, with the n-gram; torch's threads are one unless --threads says
-otherwise. Levels and the long stream are decoded greedily at the chunk of the run.
+otherwise. Levels and the long stream are decoded greedily at the chunk of the run. Needs onnxscript
+and onnxruntime. Runs that were measured with the same --out are columns of one table.
 """
 
 from __future__ import annotations
@@ -14,29 +16,35 @@ if __name__ == "__main__":
     import linattn_lab.startup  # noqa: F401  (before torch)
 
 import dataclasses
+import importlib.util
+import shlex
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 import tyro
 
+from linattn_core.errors import expected
+from linattn_lab.machine import describe_machine
 from linattn_lab.runs import make_folders
 from linattn_lab.script import parse_flags, require_at_least, run_script
-from linattn_lab.tables import figure, markdown_table, name_environments
+from linattn_lab.store import Record, add_record, new_record, read_records
 from linattn_models.ctc import ctc_greedy
 from linattn_models.files import replace_file
-from linattn_models.training import environment, write_json
-from speech.audio import read_audio
+from speech.audio import Samples, read_audio
 from speech.augment import change_level
 from speech.batches import Speech
-from speech.corpora import BadInput, Corpus, CorpusFlags
+from speech.corpora import BadInput, CorpusFlags
 from speech.decoding import BeamFlags, Decoding, Search, build_search
 from speech.error_rate import evaluate
-from speech.live import measure_live
+from speech.live import LiveMeasures, measure_growth, measure_live, measure_steps
 from speech.models import APP, TrainedRun, load_run, rebuild_recipe, require_inventory
 from speech.online import EndpointRules, OnlineRecognizer, require_streaming
 from speech.running import Prior
+from speech.streaming_table import WHOLE, Streaming, write_document
 from speech.training import load_speech
 
 NEVER = EndpointRules(silence=np.inf, pause=np.inf, longest=np.inf)
@@ -62,6 +70,8 @@ class Flags(CorpusFlags):
     """Decibels by which the utterances are louder."""
     minutes: float = 18.0
     """Of the stream without a reset: the utterances one after another."""
+    growth_minutes: float = 60.0
+    """Of the stream whose memory is measured."""
     streams: int = 64
     """Streams side by side, beside single ones."""
     recordings: int = 64
@@ -70,18 +80,36 @@ class Flags(CorpusFlags):
     """Threads of the CPU."""
     bad_input: BadInput = "refuse"
     """Whether utterances that cannot be used end this, or are left out and counted."""
+    name: str | None = None
+    """Title of the column; attention and seed of the run if not given."""
     out: Path = Path("runs", APP, "streaming")
-    """Folder for streaming.md and streaming.json."""
+    """Folder for streaming.md and streaming.json, such as docs/results/speech."""
 
 
 def main(flags: Flags) -> None:
-    """Measures, prints the tables, and writes them."""
+    """Measures, adds the results to those of other runs, and prints the table of all."""
     least = {"average": 1, "chunks": 1, "ngram": 0, "streams": 1, "recordings": 1, "threads": 1}
     require_at_least(flags, least)
     flags.search.check()
+    for package in ("onnxscript", "onnxruntime"):
+        if importlib.util.find_spec(package) is None:
+            advice = f"pip install {package}"
+            raise ValueError(expected("the measurement", f"the package {package}", "none", advice))
     make_folders(flags.out)
     torch.set_num_threads(flags.threads)
     run = load_run(flags.run, flags.average)
+    name = flags.name or f"{run.config['attention']}, seed {run.config['training']['seed']}"
+    machine = describe_machine(threads=flags.threads)
+    command = shlex.join(["python", *sys.argv])
+    file = flags.out / "streaming.json"
+    add_record(file, new_record(command, machine, {name: measure(run, flags)}))
+    text = write_document(read_records(file, Record[Streaming]))
+    replace_file(flags.out / "streaming.md", text.encode())
+    print(text)
+
+
+def measure(run: TrainedRun, flags: Flags) -> Streaming:
+    """Everything."""
     model, prior = require_streaming(run)
     recipe = rebuild_recipe(run, flags.bad_input)
     corpus = flags.read(recipe.corpus, flags.bad_input, recipe.utterances)
@@ -89,33 +117,38 @@ def main(flags: Flags) -> None:
     decoding = Decoding(decoder="beam", ngram=flags.ngram, **vars(flags.search))
     search = build_search(decoding, corpus.transcripts("train"), run.inventory)
     speech = load_speech(corpus, flags.split, recipe, flags.cache, prior)
+    recordings = [
+        read_audio(item.source, start=item.start, end=item.end, channels=run.features.channels)
+        for item in corpus.splits[flags.split][: flags.recordings]
+    ]
     chunk = model.config.transformer.causal_block
-    record = {
-        "app": APP,
-        "run": run.label,
-        "split": flags.split,
-        "search": decoding.label,
-        "chunk": chunk,
-        "environment": environment(next(model.parameters()).device),
-        "errors": {n: measure_errors(run, speech, search, n) for n in flags.chunks},
-        "live": measure_streams(run, corpus, search, flags),
-        "levels": {
-            f"{gain:+g} dB": measure_greedy(run, at_level(speech, gain, prior), chunk)
-            for gain in flags.gains
-        },
-        "long": measure_greedy(run, repeat_speech(speech, flags.minutes, prior), chunk),
-        "minutes": flags.minutes,
-    }
-    write_json(flags.out / "streaming.json", record)
-    text = write_document(record)
-    replace_file(flags.out / "streaming.md", text.encode())
-    print(text)
+    chunks = {str(size): size for size in flags.chunks} | {WHOLE: max(speech.lengths())}
+    levels = {f"{gain:+g} dB": at_level(speech, gain, prior) for gain in flags.gains}
+    long = repeat_speech(speech, flags.minutes, prior)
+    growing = OnlineRecognizer(run, search, chunk)
+    return Streaming(
+        split=flags.split,
+        search=decoding.label,
+        updates=run.step,
+        chunk=chunk,
+        errors={name: measure_errors(run, speech, search, n) for name, n in chunks.items()},
+        live=measure_streams(run, recordings, search, flags),
+        levels={name: measure_greedy(run, changed, chunk) for name, changed in levels.items()},
+        minutes=flags.minutes,
+        long=measure_greedy(run, long, chunk),
+        step_seconds=measure_steps(run, chunk),
+        growth_minutes=flags.growth_minutes,
+        growth=measure_growth(growing, recordings, flags.growth_minutes),
+    )
 
 
-def measure_errors(run: TrainedRun, speech: Speech, search: Search, chunk: int) -> list[float]:
+def measure_errors(
+    run: TrainedRun, speech: Speech, search: Search, chunk: int
+) -> tuple[float, float]:
     """The error rates in chunks of this size: greedy, and by the search."""
     decoders = [ctc_greedy, search.phones]
-    return [x.rate for x in evaluate(run.model, speech, run.inventory, decoders, chunk=chunk)]
+    greedy, best = evaluate(run.model, speech, run.inventory, decoders, chunk=chunk)
+    return greedy.rate, best.rate
 
 
 def measure_greedy(run: TrainedRun, speech: Speech, chunk: int) -> float:
@@ -139,54 +172,16 @@ def repeat_speech(speech: Speech, minutes: float, prior: Prior) -> Speech:
 
 
 def measure_streams(
-    run: TrainedRun, corpus: Corpus, search: Search, flags: Flags
-) -> dict[str, dict[str, Any]]:
+    run: TrainedRun, recordings: Sequence[Samples], search: Search, flags: Flags
+) -> dict[str, LiveMeasures]:
     """Delays, revisions and computing time, by chunk and streams side by side."""
-    channels = run.features.channels
-    recordings = [
-        read_audio(item.source, start=item.start, end=item.end, channels=channels)
-        for item in corpus.splits[flags.split][: flags.recordings]
-    ]
     measured = {}
     for chunk in flags.chunks:
         recognizer = OnlineRecognizer(run, search, chunk, NEVER)
         for streams in dict.fromkeys((1, flags.streams)):
-            measures = measure_live(recognizer, recordings, streams)
             name = f"chunk {chunk}, streams {streams}"
-            measured[name] = dataclasses.asdict(measures)
+            measured[name] = measure_live(recognizer, recordings, streams)
     return measured
-
-
-def write_document(record: dict[str, Any]) -> str:
-    """The tables."""
-    errors = [
-        [f"chunk {chunk}", *(f"{rate:.2%}" for rate in rates)]
-        for chunk, rates in record["errors"].items()
-    ]
-    others = [[f"{level}, greedy", f"{rate:.2%}"] for level, rate in record["levels"].items()]
-    others.append([f"{record['minutes']:g} minutes without reset", f"{record['long']:.2%}"])
-    live = [
-        [
-            name,
-            figure(x["real_time_factor"]),
-            *(
-                "-" if x[p] is None else f"{1_000 * x[p]:.0f} ms"
-                for p in ("delay_p50", "delay_p95")
-            ),
-            f"{x['revised']:.1%}",
-            f"{x['state_bytes']:,}",
-        ]
-        for name, x in record["live"].items()
-    ]
-    title = ["streams", "seconds a second", "delay p50", "p95", "revised", "bytes of a state"]
-    parts = [
-        f"# Streaming: {record['run']}, {record['split']}",
-        markdown_table(["errors", "greedy", record["search"]], errors),
-        markdown_table(title, live),
-        markdown_table([f"errors at chunk {record['chunk']}", "greedy"], others),
-        f"Measured at {name_environments([record['environment']])}.",
-    ]
-    return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
 if __name__ == "__main__":

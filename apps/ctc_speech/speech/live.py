@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import psutil
+import torch
 
+from linattn_models.ctc import initial_stream_state, stream_step
 from speech.audio import RATE, Samples
-from speech.online import OnlineRecognizer
+from speech.export import export_recognizer
+from speech.features import BINS
+from speech.models import TrainedRun
+from speech.online import OnlineRecognizer, require_streaming
 
 PIECE = RATE // 100  # samples of 10 ms, which arrive together
 
@@ -105,3 +112,53 @@ def listen(recognizer: OnlineRecognizer, listeners: Sequence[Listener]) -> None:
             for each in ready:
                 each.look()
         going = [each for each in going if not each.stream.is_finished]
+
+
+def measure_growth(
+    recognizer: OnlineRecognizer, recordings: Sequence[Samples], minutes: float
+) -> int:
+    """Bytes by which the process grows during a stream, after a tenth of it.
+
+    The recordings come one after another, again and again; endpoints are reset.
+    """
+    process, stream = psutil.Process(), recognizer.create_stream()
+    heard, start, whole = 0, process.memory_info().rss, 60 * RATE * minutes
+    for samples in itertools.cycle(recordings):
+        stream.accept_waveform(RATE, samples)
+        while recognizer.is_ready(stream):
+            recognizer.decode([stream])
+            if recognizer.is_endpoint(stream):
+                recognizer.reset(stream)
+        heard += len(samples)
+        start = start if heard > whole / 10 else process.memory_info().rss
+        if heard >= whole:
+            return process.memory_info().rss - start
+    raise AssertionError("unreachable")
+
+
+def measure_steps(run: TrainedRun, chunk: int, rounds: int = 50) -> dict[str, float]:
+    """Seconds of a step of the model alone, for one stream: in torch, and in onnxruntime.
+
+    Cost: the least of `rounds` steps each.
+    """
+    import onnxruntime
+
+    model, _ = require_streaming(run)
+    state = initial_stream_state(model)
+    frames = torch.randn(1, chunk * model.config.subsampling, BINS)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(export_recognizer(run, chunk), options)
+    inputs = {name: x.numpy() for name, x in state.tensors().items() if x.numel()}
+    inputs |= {"frames": frames.numpy(), "lengths": np.array([frames.shape[1]])}
+    steps: dict[str, Callable[[], object]] = {
+        "torch": lambda: stream_step(model, frames, state),
+        "onnxruntime": lambda: session.run(None, inputs),
+    }
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(rounds):
+        for name, step in steps.items():
+            start = time.perf_counter()
+            step()
+            times[name].append(time.perf_counter() - start)
+    return {name: min(each) for name, each in times.items()}

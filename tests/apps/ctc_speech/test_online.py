@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import io
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 import soundfile
 import torch
 
+from linattn_lab.store import Record, read_records
 from linattn_models.ctc import CTCTransformer, ctc_beam_search
 from speech.audio import resample
 from speech.decoding import Decoding, Search
@@ -24,6 +24,7 @@ from speech.models import TrainedRun, build_model
 from speech.online import EndpointRules, OnlineRecognizer, OnlineStream
 from speech.presets import smoke
 from speech.running import RunningNorm
+from speech.streaming_table import Streaming
 from speech.words import WordFinder
 from tests.apps.app_scripts import Script
 from tests.apps.ctc_speech.conftest import PRIOR, smoke_flags, tone
@@ -217,13 +218,18 @@ def test_a_recording_is_recognized_as_it_arrives(
     assert done.code != 0 and "FILE" in done.stderr
     flags = ["--data-dir", tones, "--cache", tmp_path / "cache", "--split", "test", "--ngram", 2]
     flags += ["--chunks", 2, 4, "--recordings", 3, "--streams", 2, "--minutes", 0.05]
-    measured = ["--run", tmp_path / "run", "--out", tmp_path / "measured"]
-    done = script("measure_streaming", *measured, *flags)
-    assert done.code == 0, done.stderr
-    record = json.loads((tmp_path / "measured" / "streaming.json").read_text())
-    assert record["errors"]["2"][0] == record["levels"]["+0 dB"]  # the chunk of the run
-    assert len(record["live"]) == 4 and record["long"] >= 0
+    measured = ["--run", tmp_path / "run", "--out", tmp_path / "measured", "--growth-minutes", 0.1]
+    pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
+    for name in ("one", "two"):
+        done = script("measure_streaming", *measured, *flags, "--name", name)
+        assert done.code == 0, done.stderr
+    two, one = read_records(tmp_path / "measured" / "streaming.json", Record[Streaming])
+    assert one.results["one"].errors == two.results["two"].errors
+    result = two.results["two"]
+    assert result.errors["2"][0] == result.levels["+0 dB"]  # the chunk of the run
+    assert len(result.live) == 4 and result.long >= 0
+    assert "all at once" in done.stdout and " one |" in done.stdout
     done = script("export_onnx", "--run", tmp_path / "run", "--out", tmp_path / "new" / "a.onnx")
     assert done.code == 0, done.stderr
     assert "chunk 8" in done.stdout and (tmp_path / "new" / "a.onnx").stat().st_size > 10_000
