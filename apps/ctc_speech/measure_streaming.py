@@ -110,7 +110,7 @@ def main(flags: Flags) -> None:
 
 def measure(run: TrainedRun, flags: Flags) -> Streaming:
     """Everything."""
-    model, prior = require_streaming(run)
+    _, prior = require_streaming(run)
     recipe = rebuild_recipe(run, flags.bad_input)
     corpus = flags.read(recipe.corpus, flags.bad_input, recipe.utterances)
     require_inventory(run, corpus)
@@ -121,7 +121,7 @@ def measure(run: TrainedRun, flags: Flags) -> Streaming:
         read_audio(item.source, start=item.start, end=item.end, channels=run.features.channels)
         for item in corpus.splits[flags.split][: flags.recordings]
     ]
-    chunk = model.config.transformer.causal_block
+    chunk = int(run.config["chunk"])
     chunks = {str(size): size for size in flags.chunks} | {WHOLE: max(speech.lengths())}
     levels = {f"{gain:+g} dB": at_level(speech, gain, prior) for gain in flags.gains}
     long = repeat_speech(speech, flags.minutes, prior)

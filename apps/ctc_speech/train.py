@@ -62,8 +62,8 @@ def main() -> None:
     }
     flags = preset_flags(presets, "laptop", description=__doc__)
     require_at_least(flags, {"batch_frames": 1, "max_frames": 1, "utterances": 1, "chunk": 0})
-    if flags.chunk and flags.attention != "linear":
-        wanted = "linear beside --chunk, since its state streams"
+    if flags.chunk and flags.attention.startswith("lsh"):
+        wanted = "linear, softmax or lstm beside --chunk"
         raise ValueError(expected("--attention", wanted, flags.attention))
     if flags.train_chunks and (not flags.chunk or min(flags.train_chunks) < 1):
         wanted = "numbers of at least 1, beside --chunk"

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from linattn_core.errors import expected
-from linattn_models.ctc import CTCTransformer, StreamState, initial_stream_state
+from linattn_models.ctc import StreamState, initial_stream_state
 from linattn_models.ctc.front import past_lengths
 from linattn_models.ctc.recognizer import blank_past
 from linattn_models.ctc.streaming import advance_stream
 from speech.audio import RATE
 from speech.features import BINS, FULL_SCALE, STEP_MS, WINDOW_MS
-from speech.models import TrainedRun
+from speech.models import Recognizer, TrainedRun
 from speech.online import require_streaming
 from speech.running import LONGEST_MEMORY, Prior
 
@@ -32,7 +32,7 @@ class ChunkStep(nn.Module):
         model: a causal recognizer, in evaluation mode.
     """
 
-    def __init__(self, model: CTCTransformer) -> None:
+    def __init__(self, model: Recognizer) -> None:
         super().__init__()
         self.model = model
         self._start = initial_stream_state(model).tensors()

@@ -73,6 +73,7 @@ def build_model(recipe: Recipe, num_phones: int) -> Recognizer:
                 hidden_dim=recipe.lstm_dim,
                 dropout=recipe.dropout if recipe.lstm_layers > 1 else 0.0,
                 subsampling=recipe.subsampling,
+                bidirectional=not recipe.chunk,
             )
         )
     return CTCTransformer(

@@ -24,7 +24,6 @@ from linattn_models.ctc import (
     BLANK,
     AlignedPhone,
     BeamSearch,
-    CTCTransformer,
     StreamState,
     initial_stream_state,
     stream_flush,
@@ -35,7 +34,7 @@ from speech.decoding import Search
 from speech.features import STEP_SECONDS, Frames
 from speech.frame_stream import FrameStream
 from speech.lexicon import Lexicon
-from speech.models import TrainedRun
+from speech.models import Recognizer, TrainedRun
 from speech.running import Prior, RunningNorm
 from speech.words import FoundWord, Parse, WordFinder
 
@@ -91,11 +90,10 @@ class Result:
         return " ".join(self.tokens if self.words is None else self.words)
 
 
-def require_streaming(run: TrainedRun) -> tuple[CTCTransformer, Prior]:
+def require_streaming(run: TrainedRun) -> tuple[Recognizer, Prior]:
     """The model and the prior of a run that streams; refuses other runs."""
     prior, model = run.prior, run.model
-    causal = isinstance(model, CTCTransformer) and model.config.transformer.is_causal
-    if prior is None or not causal or not isinstance(model, CTCTransformer):
+    if prior is None or not model.streams:
         advice = "train one with --preset streaming"
         raise ValueError(expected("the run", "one that streams", run.label, advice))
     return model, prior

@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 import tyro
 
 from linattn_models import Linear, TransformerConfig
+from linattn_models.attention import Softmax
 from linattn_models.training import TrainingFlags, adamw_flags
 from speech.audio import Channels
 from speech.corpora import BadInput, CorpusName
@@ -36,6 +37,8 @@ LAPTOP_STEPS = {"linear": 6_000, "softmax": 5_300, "lsh-1": 4_000, "lsh-4": 2_30
 KERNEL = 11  # frames that the convolution before a block sees
 DECAY_SECONDS = 0.32  # of --decay-range
 STREAMING_STEPS = 4_000
+PAST_FRAMES = 16  # of softmax in a stream: in a layer 2 x 16 x 192 numbers, linear has 33 x 192
+STREAMING_LSTM_DIM = 416  # 4.0 million parameters, as many as a transformer has
 
 
 # What of a recipe decides what is recognized, and names it.
@@ -82,8 +85,8 @@ class Recipe:
     spec_augment: bool = True
     """Train with random bands of time and frequency masked."""
     chunk: int = 0
-    """Output frames that see each other and all before them, for a model that streams; 0: all see
-    all. The trained model runs with any other number, too."""
+    """Output frames that see each other and those before them, for a model that streams; 0: all
+    see all. The trained model runs with any other number, too."""
     train_chunks: tuple[int, ...] = ()
     """Chunks of which each update draws one."""
     decay_range: tuple[float, float] = (0.7, 0.95)
@@ -110,6 +113,8 @@ class Recipe:
             frames = DECAY_SECONDS / (STEP_SECONDS * self.subsampling)
             low, high = (factor ** (1 / frames) for factor in self.decay_range)
             return config.with_attention(Linear(decay="learned", decay_range=(low, high)))
+        if self.chunk and self.attention == "softmax":
+            return config.with_attention(Softmax(past_size=PAST_FRAMES))
         return config.with_attention(self.attention)
 
     @property
@@ -196,7 +201,11 @@ def paper(attention: Attention) -> Recipe:
 
 
 def streaming(attention: Attention) -> Recipe:
-    """The laptop's layers, causal: chunks of 160, 320 or 640 ms, running normalization."""
+    """The laptop's layers, causal: chunks of 160, 320 or 640 ms, running normalization.
+
+    Beside linear attention for comparison: softmax with the keys and values of 16 frames before a
+    chunk, whose state has the same size, and an LSTM of one direction with as many parameters.
+    """
     recipe = laptop(attention)
     return replace(
         recipe,
@@ -205,6 +214,7 @@ def streaming(attention: Attention) -> Recipe:
         chunk=8,
         train_chunks=(4, 8, 16),
         augment=True,
+        lstm_dim=STREAMING_LSTM_DIM,
         training=replace(recipe.training, steps=STREAMING_STEPS),
     )
 

@@ -22,7 +22,7 @@ from speech.lexicon import parse_lexicon
 from speech.live import measure_live
 from speech.models import TrainedRun, build_model
 from speech.online import EndpointRules, OnlineRecognizer, OnlineStream
-from speech.presets import smoke
+from speech.presets import Attention, smoke
 from speech.running import RunningNorm
 from speech.streaming_table import Streaming
 from speech.words import WordFinder
@@ -72,6 +72,17 @@ def test_streams_say_what_the_whole_recordings_say(streaming_run: TrainedRun) ->
         assert result.is_final and 0 < result.confidence <= 1
         assert all(0 <= a < b <= len(samples) / 16_000 + 0.04 for a, b in result.times)
     assert sum(len(recognizer.result(stream).tokens) for stream in streams) > 10
+
+
+@pytest.mark.parametrize("attention", ["softmax", "lstm"])
+def test_models_to_compare_with_stream(streaming_run: TrainedRun, attention: Attention) -> None:
+    recipe = replace(smoke(attention), chunk=4, normalize="running")
+    run = replace(streaming_run, model=build_model(recipe, 5).eval())
+    recognizer = recognizer_of(run)
+    stream = recognizer.create_stream()
+    feed(stream, babble(0.7), [100])
+    decode_all(recognizer, [stream])
+    assert recognizer.result(stream).is_final and stream.num_frames == 17
 
 
 def test_delays_do_not_depend_on_streams_beside(streaming_run: TrainedRun) -> None:

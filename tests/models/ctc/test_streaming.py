@@ -11,7 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from linattn_models import CTCTransformer, CTCTransformerConfig, Linear, TransformerConfig
+from linattn_models import (
+    CTCBiLSTM,
+    CTCBiLSTMConfig,
+    CTCTransformer,
+    CTCTransformerConfig,
+    Linear,
+    Softmax,
+    TransformerConfig,
+)
+from linattn_models.attention import SoftmaxMixer
 from linattn_models.ctc import (
     StreamState,
     initial_stream_state,
@@ -29,12 +38,12 @@ def tiny(
     kernel: int = 5,
     subsampling: int = 4,
     dtype: torch.dtype = torch.float32,
-    **fields: object,
+    attention: Softmax | None = None,
 ) -> CTCTransformer:
     torch.manual_seed(0)
-    attention = Linear(decay=decay, decay_range=None if decay is None else (0.9, 0.99))
+    linear = Linear(decay=decay, decay_range=None if decay is None else (0.9, 0.99))
     transformer = TransformerConfig(
-        2, 2, 4, 12, attention=attention, causal_block=chunk, num_kv_heads=1
+        2, 2, 4, 12, attention=attention or linear, causal_block=chunk, num_kv_heads=1
     )
     config = CTCTransformerConfig(
         4,
@@ -52,7 +61,7 @@ def frames_of(batch: int, length: int) -> Tensor:
     return torch.randn(batch, length, FEATURES, generator=torch.Generator().manual_seed(length))
 
 
-def streamed(model: CTCTransformer, frames: Tensor, chunk: int) -> Tensor:
+def streamed(model: CTCTransformer | CTCBiLSTM, frames: Tensor, chunk: int) -> Tensor:
     """The outputs of a stream whose last chunk may be short, and may be whole."""
     size, state = chunk * model.config.subsampling, initial_stream_state(model, len(frames))
     outputs = []
@@ -92,6 +101,55 @@ def test_rows_of_a_batch_are_as_if_alone(lengths: list[int], chunk: int) -> None
     for row, length in enumerate(lengths):
         alone = model(frames[row : row + 1, :length], chunk=chunk)[0]
         torch.testing.assert_close(together[row, : len(alone)], alone)
+
+
+def lstm() -> CTCBiLSTM:
+    torch.manual_seed(0)
+    config = CTCBiLSTMConfig(
+        4, FEATURES, num_layers=2, hidden_dim=5, subsampling=4, channels=3, bidirectional=False
+    )
+    return CTCBiLSTM(config).eval()
+
+
+@settings(max_examples=20)
+@given(
+    length=st.integers(1, 50),
+    chunk=st.integers(1, 5),
+    rest=st.lists(st.integers(1, 9), min_size=2, max_size=2),
+    kind=st.sampled_from(["softmax", "lstm"]),
+)
+def test_softmax_of_recent_keys_and_an_lstm_stream(
+    length: int, chunk: int, rest: list[int], kind: str
+) -> None:
+    model = lstm() if kind == "lstm" else tiny(chunk, attention=Softmax(past_size=3))
+    frames = frames_of(2, length)
+    with torch.no_grad():
+        whole = model(frames, chunk=chunk)
+    torch.testing.assert_close(streamed(model, frames, chunk), whole, rtol=0, atol=1e-5)
+    first, last, lengths = frames_of(2, 4 * chunk), frames_of(2, 9), torch.tensor(rest)
+    _, state = stream_step(model, first, initial_stream_state(model, 2))
+    outputs = stream_flush(model, last, state, lengths)
+    for row, count in enumerate(rest):
+        both = torch.cat([first[row], last[row, :count]])[None]
+        ends = -(-count // 4)
+        wanted = model(both, chunk=chunk)[0, chunk:]
+        if ends <= chunk:
+            torch.testing.assert_close(outputs[row, :ends], wanted, rtol=0, atol=1e-5)
+
+
+def test_softmax_reads_its_block_and_the_keys_before() -> None:
+    past, block, length = 3, 2, 7
+    mixer = SoftmaxMixer(Softmax(past_size=past), 2, 4, True, causal_block=block)
+    query, key, value = torch.randn(3, 1, 2, length, 4)
+    out = mixer.attend(query, key, value, None)
+    zeros = torch.zeros(1, 2, past, 4)
+    keys, values = (torch.cat([zeros, x], 2) for x in (key, value))
+    for position in range(length):
+        start = position // block * block
+        seen = slice(start, min(start + block, length) + past)
+        scores = (keys[:, :, seen] @ query[:, :, position, :, None]).squeeze(-1) / 2
+        wanted = (scores.softmax(-1).unsqueeze(2) @ values[:, :, seen]).squeeze(2)
+        torch.testing.assert_close(out[:, :, position], wanted)
 
 
 def test_streams_side_by_side_are_as_if_alone() -> None:

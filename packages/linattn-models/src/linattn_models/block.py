@@ -19,6 +19,7 @@ from linattn_models.attention import (
     LinearHeads,
     LinearMixer,
     Mixer,
+    SoftmaxMixer,
     build_mixer,
 )
 from linattn_models.attention.rotary import BASE, Rotation
@@ -132,13 +133,13 @@ class Block(nn.Module):
         return self._output(x, attended, memory), state
 
     def read_block(
-        self, x: Tensor, state: LinearAttentionState, key_lengths: Tensor | None = None
-    ) -> tuple[Tensor, LinearAttentionState]:
-        """(B, N, E) -> (B, N, E), and the sums after them; for linear attention.
+        self, x: Tensor, state: tuple[Tensor, Tensor], key_lengths: Tensor | None = None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """(B, N, E) -> (B, N, E), and the next state; for attention that a recognizer streams with.
 
-        The positions are one block of any size, which sees itself and the sums before it.
+        The positions are one block of any size, which sees itself and what the state knows.
         """
-        mixer = cast(LinearMixer, self.mixer)
+        mixer = cast(LinearMixer | SoftmaxMixer, self.mixer)
         projected = mixer.project(self._attention_input(x))
         heads, state = mixer.attend_block(projected, state, key_lengths)
         return self._output(x, mixer.join(heads), None), state

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
 from linattn_core.errors import expected
-from linattn_models.attention.config import Attention, Linear, Lsh, attention_config
+from linattn_models.attention.config import Attention, Linear, Lsh, Softmax, attention_config
 from linattn_models.attention.projections import resolve_kv_heads
 from linattn_models.validation import (
     at_least,
@@ -111,6 +111,8 @@ class TransformerConfig:
         advice = "it needs an order of positions"
         if isinstance(attention, Linear) and attention.decay is not None and not self.is_causal:
             raise ValueError(expected("decay", "is_causal=True", "is_causal=False", advice))
+        if isinstance(attention, Softmax) and attention.past_size and not self.is_causal:
+            raise ValueError(expected("past_size", "is_causal=True", "is_causal=False", advice))
         windowed = isinstance(attention, Linear) and attention.window_size
         if windowed and (blocks or not self.is_causal):
             wanted = "is_causal=True and causal_block=1"

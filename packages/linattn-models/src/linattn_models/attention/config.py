@@ -92,10 +92,21 @@ class Linear(_Kind):
 
 @dataclass(frozen=True)
 class Softmax(_Kind):
-    """Softmax attention: softmax(q^T K / sqrt(D)) V. Short form "softmax"."""
+    """Softmax attention: softmax(q^T K / sqrt(D)) V. Short form "softmax".
+
+    Attributes:
+        past_size: w; 0 for all. Otherwise a position reads its block of `causal_block` positions
+            and the w keys before it; before the first position come w keys and values of 0. Causal
+            attention only, of a recognizer that streams: it neither prefills nor steps.
+    """
 
     kind = "softmax"
     has_cache = True
+
+    past_size: int = 0
+
+    def __post_init__(self) -> None:
+        fields_at_least(self, 0, "past_size")
 
 
 @dataclass(frozen=True)

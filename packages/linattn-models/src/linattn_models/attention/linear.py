@@ -224,10 +224,15 @@ class LinearMixer(LinearHeads, Mixer):
         description.require(self, LinearMixer)
         return self.describe_projections()
 
+    def block_shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The shapes of what `attend_block` knows of a sequence: S and z."""
+        z = (self.num_kv_heads, self.feature_map.feature_dim(self.head_dim))
+        return (*z, self.head_dim), z
+
     def attend_block(
         self,
         projected: Sequence[Tensor],
-        state: LinearAttentionState,
+        state: tuple[Tensor, Tensor],
         lengths: Tensor | None = None,
     ) -> tuple[Tensor, LinearAttentionState]:
         """The positions as one block that sees itself whole and the sums before it.
@@ -239,6 +244,7 @@ class LinearMixer(LinearHeads, Mixer):
             (B, H, N, D), and the sums after the block: exp(N log_decay) S + phi(K)^T V.
         """
         query, key, value = projected
+        state = LinearAttentionState(*state)
         if self.decay is not None:
             count = key.shape[2] if lengths is None else lengths[:, None]
             state = decay_state(state, (count * self.decay()).exp().to(state.z.dtype))

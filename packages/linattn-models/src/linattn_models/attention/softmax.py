@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +11,8 @@ from torch import Tensor
 
 from linattn_core.errors import expected
 from linattn_models.attention.base import Mixer, is_writable
+from linattn_models.attention.blocks import block_lengths, join_blocks, split_blocks
+from linattn_models.attention.config import Softmax
 from linattn_models.state import Cursor, KeyValueCache, LayerState, of_another_model
 
 
@@ -20,10 +23,17 @@ class SoftmaxMixer(Mixer):
     cache that is allocated once, and a step reads those up to its own position.
     """
 
+    def __init__(self, attention: Softmax, *args: Any, **kwargs: Any) -> None:
+        super().__init__(attention, *args, **kwargs)
+        self.past_size = attention.past_size
+
     def initial_state(
         self, batch: int, max_length: int | None, device: torch.device, dtype: torch.dtype
     ) -> LayerState:
         """An empty cache for `max_length` positions."""
+        if self.past_size:
+            wanted, advice = "0 for a state of positions", "use linear attention"
+            raise ValueError(expected("past_size", wanted, self.past_size, advice))
         if max_length is None:
             advice = "a softmax cache is allocated for the longest sequence"
             raise ValueError(expected("max_length", "a number of positions", None, advice))
@@ -38,12 +48,20 @@ class SoftmaxMixer(Mixer):
         value: Tensor,
         lengths: Tensor | None,
         mask: Tensor | None = None,
+        causal_block: int | None = None,
     ) -> Tensor:
         """Query (B, H, N, D), key and value (B, H_kv, N, D) -> (B, H, N, D) in O(N^2) time.
+
+        With `past_size` in O(N) time, also for blocks of another size than the configuration's.
 
         In causal attention a row's padding comes after all its real queries: the causal mask hides
         it, and the lengths are not needed. Outputs at padded positions mean nothing.
         """
+        if self.past_size:
+            if mask is not None:
+                raise ValueError(expected("attn_mask", "none beside past_size", "one"))
+            block = self.causal_block if causal_block is None else causal_block
+            return self._attend_recent(query, key, value, lengths, block)
         if mask is not None:
             return self._attend_masked(query, key, value, lengths, mask)
         blocks = self.causal_block > 1
@@ -59,6 +77,36 @@ class SoftmaxMixer(Mixer):
             visible = visible & (slots < self._sight(slots).unsqueeze(1))  # (B, N, N)
         heads = self._softmax(query, key, value, attn_mask=visible.unsqueeze(1))
         return heads * (lengths > 0).view(-1, 1, 1, 1)
+
+    def block_shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The shapes of what `attend_block` knows of a sequence: keys and values."""
+        shape = (self.num_kv_heads, self.past_size, self.head_dim)
+        return shape, shape
+
+    def attend_block(
+        self,
+        projected: Sequence[Tensor],
+        state: tuple[Tensor, Tensor],
+        lengths: Tensor | None = None,
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """The positions as one block that sees itself whole and the keys of the state.
+
+        Args:
+            projected: query (B, H, N, D), key and value (B, H_kv, N, D).
+            state: keys and values (B, H_kv, past_size, D); zeros at first.
+
+        Returns:
+            (B, H, N, D), and the last keys and values.
+        """
+        query, *new = projected
+        keys, values = (torch.cat(pair, 2) for pair in zip(state, new, strict=True))
+        visible = None
+        if lengths is not None:
+            slots = torch.arange(keys.shape[2], device=keys.device)
+            visible = (slots < self.past_size + lengths[:, None])[:, None, None]
+        start = keys.shape[2] - self.past_size
+        heads = self._softmax(query, keys, values, attn_mask=visible)
+        return heads, (keys[:, :, start:], values[:, :, start:])
 
     def attend_and_keep(
         self,
@@ -105,6 +153,24 @@ class SoftmaxMixer(Mixer):
             attn_mask=cursor.visible,
         )
         return heads.squeeze(2), cache
+
+    def _attend_recent(
+        self, query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None, block: int
+    ) -> Tensor:
+        """As `attend`, each block beside the others in the batch, with the keys before it."""
+        batch, _, length, _ = query.shape
+        state = [self._before_blocks(x, block) for x in (key, value)]
+        own = block_lengths(batch, length, block, lengths, query.device).flatten()
+        blocks = [split_blocks(x, block) for x in (query, key, value)]
+        heads, _ = self.attend_block(blocks, (state[0], state[1]), own)
+        return join_blocks(heads, batch, length)
+
+    def _before_blocks(self, x: Tensor, block: int) -> Tensor:
+        """(B, H_kv, N, D) -> (B n, H_kv, past_size, D), what comes before each block."""
+        padded = F.pad(x, (0, 0, self.past_size, -x.shape[2] % block))
+        count = max(1, -(-x.shape[2] // block))
+        before = padded.unfold(2, self.past_size, 1)[:, :, : count * block : block]
+        return before.permute(0, 2, 1, 4, 3).flatten(0, 1)
 
     def _attend_masked(
         self, query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None, mask: Tensor

@@ -16,6 +16,8 @@ from linattn_models.ctc.recognizer import Recognizer
 class CTCBiLSTM(Recognizer):
     """log p(class | all frames) for every output frame, by bidirectional LSTM layers.
 
+    With one direction it streams: a frame sees none after its own output frame, in any chunk.
+
     Cost: O(T) time; the frames of a row are computed one after the other.
 
     Args:
@@ -34,9 +36,15 @@ class CTCBiLSTM(Recognizer):
             config.num_layers,
             batch_first=True,
             dropout=config.dropout,
-            bidirectional=True,
+            bidirectional=config.bidirectional,
         )
-        self.output = nn.Linear(2 * config.hidden_dim, config.num_phones + 1)
+        width = config.hidden_dim * (1 + config.bidirectional)
+        self.output = nn.Linear(width, config.num_phones + 1)
+
+    @property
+    def streams(self) -> bool:
+        """Whether frames may be read as they arrive."""
+        return not self.config.bidirectional
 
     def hidden(
         self,
@@ -45,8 +53,8 @@ class CTCBiLSTM(Recognizer):
         padding: Tensor | None,
         chunk: int | None = None,
     ) -> Tensor:
-        """(B, N, num_inputs) -> (B, N, 2 hidden_dim)."""
-        if lengths is None or padding is None:
+        """(B, N, num_inputs) -> (B, N, 2 hidden_dim), or hidden_dim for one direction."""
+        if lengths is None or padding is None or not self.config.bidirectional:
             return cast(Tensor, self.lstm(frames)[0])
         if not isinstance(self.lstm, nn.LSTM):  # quantized: it has no backward pass
             packed = pack_padded_sequence(frames, lengths.cpu(), True, enforce_sorted=False)

@@ -7,9 +7,16 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol, Self
 
 from linattn_core.errors import expected, quote
-from linattn_models.attention import Linear
+from linattn_models.attention import Linear, Softmax
 from linattn_models.config import TransformerConfig
-from linattn_models.validation import as_int, fields_at_least, from_fields, in_range, one_of
+from linattn_models.validation import (
+    as_int,
+    boolean,
+    fields_at_least,
+    from_fields,
+    in_range,
+    one_of,
+)
 
 SUBSAMPLINGS = (1, 4)
 POSITIONS = ("sinusoidal", "none")
@@ -51,6 +58,8 @@ class CTCBiLSTMConfig:
         num_features: F, features of a frame.
         num_layers: bidirectional layers.
         hidden_dim: width of each direction; a layer has twice as many outputs.
+        bidirectional: False for one direction, of a recognizer that streams; its layers see no
+            later frame.
         dropout: probability with which outputs between two layers are dropped, in training mode.
         subsampling, channels: as for `CTCTransformerConfig`.
     """
@@ -62,9 +71,11 @@ class CTCBiLSTMConfig:
     dropout: float = 0.0
     subsampling: int = 1
     channels: int = 32
+    bidirectional: bool = True
 
     def __post_init__(self) -> None:
         _check_front(self)
+        boolean("bidirectional", self.bidirectional)
         fields_at_least(self, 1, "num_layers", "hidden_dim")
         in_range("dropout", self.dropout, 0.0, 1.0)
         if self.dropout and self.num_layers == 1:
@@ -89,7 +100,8 @@ class CTCTransformerConfig:
     Attributes:
         num_phones: classes besides the blank.
         transformer: the blocks: not causal, or for a recognizer that streams causal, with linear
-            attention without a window; its `causal_block` is the output frames of a chunk.
+            attention without a window, or softmax attention with `past_size`; its
+            `causal_block` is the output frames of a chunk.
         num_features: F, features of a frame.
         subsampling: 4 puts two 3 x 3 convolutions of stride 2 in front, so that one output frame
             covers four input frames; 1 projects each frame alone.
@@ -143,8 +155,9 @@ def _check_streaming(transformer: TransformerConfig, positions: str) -> None:
         got = f"{positions!r} and rotary={transformer.rotary}"
         raise ValueError(expected("positions", wanted, got))
     attention = transformer.attention
-    if not isinstance(attention, Linear) or attention.window_size:
-        wanted = "linear attention without a window, whose state streams; or is_causal=False"
+    streams = isinstance(attention, Linear) and not attention.window_size
+    if not streams and not (isinstance(attention, Softmax) and attention.past_size):
+        wanted = "linear attention without a window, or softmax with past_size; or is_causal=False"
         raise ValueError(expected("transformer", wanted, quote(attention)))
 
 

@@ -14,7 +14,7 @@ from linattn_models.ctc.config import FrontConfig
 from linattn_models.ctc.front import Subsampling, past_lengths
 from linattn_models.ctc.loss import ctc_loss
 from linattn_models.precision import dtype_of
-from linattn_models.validation import exact_keys, lengths_within
+from linattn_models.validation import at_least, exact_keys, lengths_within
 
 
 class Recognizer(nn.Module):
@@ -67,8 +67,15 @@ class Recognizer(nn.Module):
         """
         raise NotImplementedError
 
+    @property
+    def streams(self) -> bool:
+        """Whether frames may be read as they arrive."""
+        raise NotImplementedError
+
     def check_chunk(self, chunk: int) -> int:
         """Output frames of a chunk as an int; only a causal recognizer has chunks."""
+        if self.streams:
+            return at_least("chunk", chunk, 1)
         advice = "build a CTCTransformer with is_causal=True"
         raise ValueError(expected("chunk", "none, since all frames are seen", chunk, advice))
 

@@ -10,10 +10,10 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from linattn_core import LinearAttentionState
 from linattn_core.errors import expected, quote
-from linattn_models.attention import LinearMixer
+from linattn_models.attention import LinearMixer, SoftmaxMixer
 from linattn_models.block import Block
+from linattn_models.ctc.bilstm import CTCBiLSTM
 from linattn_models.ctc.front import Convolution, past_lengths
 from linattn_models.ctc.recognizer import blank_past, check_frames, log_softmax_of
 from linattn_models.ctc.transformer import CTCTransformer
@@ -22,19 +22,24 @@ from linattn_models.precision import device_of, dtype_of
 from linattn_models.state.files import read_tensors, write_tensors
 from linattn_models.validation import at_least, lengths_within
 
+Streaming = CTCTransformer | CTCBiLSTM
+"""A recognizer that streams: a causal transformer, or an LSTM of one direction."""
+
 FORMAT = "linattn stream state"
 
 
 @dataclass(frozen=True)
 class StreamState:
-    """What a causal `CTCTransformer` knows of the frames so far; the same size for any duration.
+    """What a recognizer that streams knows of the frames so far; the same size for any duration.
 
     Attributes:
         frame: (B, 1, F), the last frame; (B, 0, F) without subsampling.
         maps: (B, channels, 1, F / 2), the last outputs of the first front convolution.
         convolutions: (B, layers, E, kernel // 2), what the depthwise convolutions saw last.
-        s: (B, layers, H, D, D), the sums S of linear attention.
-        z: (B, layers, H, D), the sums z.
+        s: (B, layers, H, D, D), the sums S of linear attention; of softmax attention (B, layers, H,
+            past_size, D), the last keys; of an LSTM (B, layers, hidden_dim), its outputs h.
+        z: (B, layers, H, D), the sums z; of softmax attention the last values, as the keys; of an
+            LSTM its cells c.
         fingerprint: of the weights that made it; None if it is not known.
     """
 
@@ -91,7 +96,7 @@ class StreamState:
         write_tensors(Path(file), self.tensors(), metadata)
 
     @classmethod
-    def load(cls, file: str | Path, model: CTCTransformer) -> StreamState:
+    def load(cls, file: str | Path, model: Streaming) -> StreamState:
         """The state that `save` wrote, on the device of `model`.
 
         Raises:
@@ -109,19 +114,18 @@ class StreamState:
         return _check_state(model, cls(**moved, fingerprint=state.fingerprint))
 
 
-def initial_stream_state(model: CTCTransformer, batch: int = 1) -> StreamState:
+def initial_stream_state(model: Streaming, batch: int = 1) -> StreamState:
     """The state before the first frame.
 
     Args:
-        model: a causal recognizer.
+        model: a causal transformer, or an LSTM of one direction.
         batch: B, streams side by side.
 
     Raises:
         ValueError: a recognizer that is not causal.
     """
     batch = at_least("batch", batch, 1)
-    config = model.config
-    if not config.transformer.is_causal:
+    if not model.streams:
         advice = "build it with is_causal=True and positions='none'"
         raise ValueError(expected("the model", "a causal recognizer", "one of all frames", advice))
     device, dtype = device_of(model.output), dtype_of(model.output)
@@ -131,9 +135,7 @@ def initial_stream_state(model: CTCTransformer, batch: int = 1) -> StreamState:
 
 
 @torch.no_grad()
-def stream_step(
-    model: CTCTransformer, frames: Tensor, state: StreamState
-) -> tuple[Tensor, StreamState]:
+def stream_step(model: Streaming, frames: Tensor, state: StreamState) -> tuple[Tensor, StreamState]:
     """Log-probabilities of one more chunk, as `model(all frames, chunk=n)` gives for its frames.
 
     Args:
@@ -162,7 +164,7 @@ def stream_step(
 
 @torch.no_grad()
 def stream_flush(
-    model: CTCTransformer, frames: Tensor, state: StreamState, lengths: Tensor | None = None
+    model: Streaming, frames: Tensor, state: StreamState, lengths: Tensor | None = None
 ) -> Tensor:
     """Log-probabilities of the last chunk, which may have any number of frames.
 
@@ -189,52 +191,65 @@ def stream_flush(
 
 
 def advance_stream(
-    model: CTCTransformer, frames: Tensor, state: StreamState, lengths: Tensor | None = None
+    model: Streaming, frames: Tensor, state: StreamState, lengths: Tensor | None = None
 ) -> tuple[Tensor, StreamState]:
     """As `stream_step` without checks, for tensors that fit; may be exported."""
     frame, maps = state.frame, state.maps
     if model.subsampling is not None:
         frames, frame, maps = model.subsampling.step(frames, frame, maps, lengths)
         lengths = None if lengths is None else model.output_lengths(lengths)
+    if isinstance(model, CTCBiLSTM):
+        return _advance_lstm(model, frames, replace(state, frame=frame, maps=maps))
     x = cast(Tensor, model.input(frames))
-    convolutions, sums, normalizers = [], [], []
+    convolutions, first, second = [], [], []
     for layer, block in enumerate(model.transformer.blocks):
         if model.convolutions:
             convolution = cast(Convolution, model.convolutions[layer])
             x, before = convolution.step(x, state.convolutions[:, layer], lengths)
             convolutions.append(before)
-        own = LinearAttentionState(state.s[:, layer], state.z[:, layer])
+        own = state.s[:, layer], state.z[:, layer]
         x, own = cast(Block, block).read_block(x, own, lengths)
-        sums.append(own.s)
-        normalizers.append(own.z)
+        first.append(own[0])
+        second.append(own[1])
     outputs = log_softmax_of(model.output, model.transformer.norm(x))
     seen = torch.stack(convolutions, 1) if convolutions else state.convolutions
     after = StreamState(
-        frame, maps, seen, torch.stack(sums, 1), torch.stack(normalizers, 1), state.fingerprint
+        frame, maps, seen, torch.stack(first, 1), torch.stack(second, 1), state.fingerprint
     )
     return outputs, after
 
 
-def _compute_shapes(model: CTCTransformer) -> dict[str, tuple[int, ...]]:
+def _advance_lstm(
+    model: CTCBiLSTM, frames: Tensor, state: StreamState
+) -> tuple[Tensor, StreamState]:
+    before = state.s.transpose(0, 1).contiguous(), state.z.transpose(0, 1).contiguous()
+    x, (h, c) = model.lstm(frames, before)
+    return log_softmax_of(model.output, x), replace(state, s=h.transpose(0, 1), z=c.transpose(0, 1))
+
+
+def _compute_shapes(model: Streaming) -> dict[str, tuple[int, ...]]:
     """The shapes of a stream's tensors."""
-    config, front = model.config, int(model.subsampling is not None)
-    layers, context = config.transformer.num_layers, config.depthwise_kernel // 2
-    mixer = cast(LinearMixer, cast(Block, model.transformer.blocks[0]).mixer)
-    z = (layers, mixer.num_kv_heads, mixer.feature_map.feature_dim(mixer.head_dim))
-    return {
-        "frame": (front, config.num_features),
-        "maps": (config.channels * front, 1, (config.num_features + 1) // 2),
-        "convolutions": (layers if context else 0, config.transformer.embed_dim, context),
-        "s": (*z, mixer.head_dim),
-        "z": z,
+    front = int(model.subsampling is not None)
+    shapes: dict[str, tuple[int, ...]] = {
+        "frame": (front, model.config.num_features),
+        "maps": (model.config.channels * front, 1, (model.config.num_features + 1) // 2),
     }
+    if isinstance(model, CTCBiLSTM):
+        own = model.config.num_layers, model.config.hidden_dim
+        return shapes | {"convolutions": (0, 0, 0), "s": own, "z": own}
+    config = model.config
+    layers, context = config.transformer.num_layers, config.depthwise_kernel // 2
+    mixer = cast(Block, model.transformer.blocks[0]).mixer
+    s, z = cast(LinearMixer | SoftmaxMixer, mixer).block_shapes()
+    convolutions = (layers if context else 0, config.transformer.embed_dim, context)
+    return shapes | {"convolutions": convolutions, "s": (layers, *s), "z": (layers, *z)}
 
 
 def _signature(state: StreamState) -> dict[str, tuple[torch.Size, torch.dtype, torch.device]]:
     return {name: (x.shape[1:], x.dtype, x.device) for name, x in state.tensors().items()}
 
 
-def _check_call(model: CTCTransformer, frames: Tensor, state: StreamState) -> StreamState:
+def _check_call(model: Streaming, frames: Tensor, state: StreamState) -> StreamState:
     """The state, with the model's own fingerprint; refuses what does not fit the model."""
     check_frames(frames, model.config.num_features, dtype_of(model.output))
     if not isinstance(state, StreamState):
@@ -246,8 +261,8 @@ def _check_call(model: CTCTransformer, frames: Tensor, state: StreamState) -> St
     return state
 
 
-def _check_state(model: CTCTransformer, state: StreamState) -> StreamState:
-    if not model.config.transformer.is_causal:
+def _check_state(model: Streaming, state: StreamState) -> StreamState:
+    if not model.streams:
         raise ValueError(expected("the model", "a causal recognizer", "one of all frames"))
     device, dtype = device_of(model.output), dtype_of(model.output)
     shapes = _compute_shapes(model)

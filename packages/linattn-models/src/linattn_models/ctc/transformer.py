@@ -13,7 +13,6 @@ from linattn_models.ctc.recognizer import Recognizer
 from linattn_models.positions import sinusoids
 from linattn_models.precision import device_of, dtype_of
 from linattn_models.transformer import Transformer
-from linattn_models.validation import at_least
 
 
 class CTCTransformer(Recognizer):
@@ -43,11 +42,10 @@ class CTCTransformer(Recognizer):
         self.transformer = Transformer(config.transformer)
         self.output = nn.Linear(embed_dim, config.num_phones + 1)
 
-    def check_chunk(self, chunk: int) -> int:
-        """Output frames of a chunk as an int; only a causal recognizer has chunks."""
-        if not self.config.transformer.is_causal:
-            return super().check_chunk(chunk)
-        return at_least("chunk", chunk, 1)
+    @property
+    def streams(self) -> bool:
+        """Whether frames may be read as they arrive."""
+        return self.config.transformer.is_causal
 
     def hidden(
         self,
