@@ -241,8 +241,8 @@ def check_refusals(rank: int, ranks: int, mesh: DeviceMesh) -> None:
     context_parallel_attention(x, x, x, mesh=mesh)
 
 
-def check_everything(rank: int, ranks: int, seeds: range) -> None:
-    """All checks in one start of the processes."""
+def check_operator(rank: int, ranks: int, seeds: range) -> None:
+    """All checks of this module."""
     mesh = init_device_mesh("cpu", (ranks,), mesh_dim_names=("context",))
     for seed in seeds:
         check_case(rank, ranks, seed, torch.float64, mesh)

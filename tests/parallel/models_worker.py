@@ -136,8 +136,8 @@ def check_refusals(rank: int, ranks: int, mesh: DeviceMesh) -> None:
             parallelize_module(build({"attention": attention}, {}), mesh, ContextParallel())
 
 
-def check_everything(rank: int, ranks: int) -> None:
-    """All checks in one start of the processes."""
+def check_parts(rank: int, ranks: int) -> None:
+    """All checks of this module."""
     mesh = init_device_mesh("cpu", (ranks,), mesh_dim_names=("context",))
     check_models(rank, ranks, mesh)
     check_layer(rank, ranks, mesh)

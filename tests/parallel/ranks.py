@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import traceback
@@ -26,6 +27,10 @@ def on_ranks(ranks: int, work: Callable[..., None], *arguments: Any) -> None:
 
 def _run(rank: int, ranks: int, folder: str, work: Callable[..., None], arguments: Any) -> None:
     torch.set_num_threads(1)
+    # As torchrun sets them, and without the GPUs of the machine.
+    places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+    os.environ.update({name: str(value) for name, value in places.items()})
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     # Long enough for a busy machine: a real deadlock ends by it, with an error.
     dist.init_process_group(
         "gloo",

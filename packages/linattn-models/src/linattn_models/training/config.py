@@ -17,11 +17,15 @@ from linattn_models.validation import at_least, in_range, one_of
 Optimizer = Literal["radam", "adam", "adamw"]
 Schedule = Literal["constant", "cosine", "trapezoid", "step", "plateau"]
 MixedPrecision = Literal["no", "bf16", "fp16"]
+Parallel = Literal["ddp", "fsdp"]
 
 SUMMARIZED = {"seed", "parameters", "steps", "train_seconds", "metrics", "environment"}
 """Names in `summary.json` that the application may not use for its own values."""
 
-FREE_ON_RESUME = {"steps", "log_every", "eval_every", "checkpoint_every", "keep_checkpoints"}
+FREE_ON_RESUME = {
+    *("steps", "log_every", "eval_every", "checkpoint_every", "keep_checkpoints"),
+    *("parallel", "context_parallel", "gradient_accumulation_steps", "activation_checkpointing"),
+}
 """Fields that a resumed run may change: none of them alters the updates already made."""
 
 ENDING = {"cosine", "trapezoid"}
@@ -54,6 +58,14 @@ class TrainingFlags:
         clip_norm: the largest 2-norm of a gradient, which a larger one is scaled down to; None: no
             limit.
         mixed_precision: fp16 scales the loss and needs an accelerator.
+        parallel: what the processes of torchrun divide. ddp: the batch; fsdp: also the weights,
+            their gradients and the state of the optimizer (`fully_shard`).
+        context_parallel: processes among which the length of each sequence is divided, for an
+            AutoregressiveTransformer with linear attention.
+        gradient_accumulation_steps: parts of a process's batch that are computed one after the
+            other, in less memory.
+        activation_checkpointing: computes the activations of each block again in the backward
+            pass instead of keeping them.
         log_every: updates between two lines of training loss, each the mean since the line before.
         eval_every: updates between evaluations; None: one at the end.
         checkpoint_every: updates between checkpoints; None: one at the end or when stopped.
@@ -75,6 +87,10 @@ class TrainingFlags:
     weight_decay: float = 0.0
     clip_norm: float | None = None
     mixed_precision: MixedPrecision = "no"
+    parallel: Parallel = "ddp"
+    context_parallel: int = 1
+    gradient_accumulation_steps: int = 1
+    activation_checkpointing: bool = False
     log_every: int = 10
     eval_every: int | None = None
     checkpoint_every: int | None = None
@@ -101,7 +117,10 @@ class TrainingConfig(TrainingFlags):
     """The checked settings of a run. A field of a wrong type or out of range is a ValueError."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "log_every", "keep_checkpoints"):
+        for name in (
+            *("steps", "batch_size", "log_every", "keep_checkpoints"),
+            *("context_parallel", "gradient_accumulation_steps"),
+        ):
             self._require_integer(name, 1)
         for name in ("eval_every", "checkpoint_every", "drop_at", "patience"):
             self._require_integer(name, 1, optional=True)
@@ -113,6 +132,7 @@ class TrainingConfig(TrainingFlags):
         one_of("optimizer", self.optimizer, get_args(Optimizer))
         one_of("schedule", self.schedule, get_args(Schedule))
         one_of("mixed_precision", self.mixed_precision, get_args(MixedPrecision))
+        one_of("parallel", self.parallel, get_args(Parallel))
         self._require_schedule()
 
     @property
@@ -126,6 +146,10 @@ class TrainingConfig(TrainingFlags):
     def cooldown(self) -> int:
         """The updates at the end over which the schedule trapezoid falls: a fifth, at least 1."""
         return max(1, self.steps // _COOLDOWN)
+
+    def shards(self, processes: int) -> bool:
+        """Whether the weights are divided among so many processes."""
+        return self.parallel == "fsdp" and processes > 1
 
     def settle_warmup(self, begun: Mapping[str, Any] | None = None) -> TrainingConfig:
         """The configuration with a number for the warm-up: that of `config.json` when resumed.

@@ -110,16 +110,16 @@ class Loop:
         self.progress.evaluated_at = self.progress.step
         if self.evaluate is None:
             return
+        with (
+            self.updater.whole_model() as model,
+            preserve_modes(model),
+            preserve_random_state(self.updater.accelerator.device),
+            torch.no_grad(),
+        ):
+            values = {n: float(x) for n, x in self.evaluate(model.eval()).items()}
         if self.log is not None:
-            model = self.updater.model
-            with (
-                preserve_modes(model),
-                preserve_random_state(self.updater.accelerator.device),
-                torch.no_grad(),
-            ):
-                values = {n: float(x) for n, x in self.evaluate(model.eval()).items()}
             self.log.log(self.progress.step, "eval", values, self.progress.train_seconds)
-            self.progress.metrics = finite_or_none(values)
+        self.progress.metrics = finite_or_none(values)
         if self.monitor is not None:
             self.progress.errors.append((self.progress.step, self._read_monitored(self.monitor)))
         self.updater.accelerator.wait_for_everyone()
@@ -127,15 +127,16 @@ class Loop:
     def _read_monitored(self, name: str) -> float | None:
         """The metric `name` of the last evaluation, on every process."""
         metrics = self.progress.metrics
-        if self.log is not None and name not in metrics:
+        if name not in metrics:
             wanted = f"{name!r}, which the schedule 'plateau' follows"
             raise ValueError(expected("metrics", wanted, ", ".join(metrics) or "none"))
-        values = [metrics.get(name)]
-        broadcast_object_list(values)  # only the main process has evaluated
+        values = [metrics[name]]
+        broadcast_object_list(values)  # the same bits on all
         return values[0]
 
     def _save(self) -> None:
         self._read_losses()
+        self.updater.gather_weights()
         self.updater.require_finite_weights(self.progress.step)
         if self.log is not None:
             self.log.sync()

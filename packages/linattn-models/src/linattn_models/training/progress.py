@@ -18,6 +18,7 @@ from linattn_models.training.checkpoint import (
     write_checkpoint,
 )
 from linattn_models.training.config import ENDING
+from linattn_models.training.processes import share_refusals
 from linattn_models.training.run_folder import RunFolder
 from linattn_models.training.updater import Updater
 
@@ -58,7 +59,8 @@ def save_progress(
 ) -> None:
     """Writes the checkpoint of `progress.step`, then removes those beyond `keep_checkpoints`.
 
-    All processes must call it, because each has its own random generators.
+    All processes must call it: each has its own random generators, and may have its own part of the
+    optimizer's state. The weights are those of `updater.model`.
     """
     state = {
         "fingerprint": fingerprint,
@@ -76,7 +78,8 @@ def save_progress(
 
 def restore_progress(checkpoint: Path, updater: Updater, fingerprint: str) -> Progress:
     """Restores weights, optimizer and random generators; returns the progress."""
-    weights, state = read_checkpoint(checkpoint)
+    with share_refusals():
+        weights, state = read_checkpoint(checkpoint)
     config = updater.config
     if state["fingerprint"] != fingerprint:
         raise ValueError(expected(str(checkpoint), "this run's configuration", "that of another"))
@@ -86,6 +89,7 @@ def restore_progress(checkpoint: Path, updater: Updater, fingerprint: str) -> Pr
         raise ValueError(expected("steps", wanted, config.steps))
     require_like(weights, updater.model.state_dict(), checkpoint / MODEL_FILE)
     updater.model.load_state_dict(weights)
+    updater.scatter_weights()
     updater.set_state(state, progress.step)
     if config.schedule in ENDING and state["steps"] != config.steps:
         warnings.warn(

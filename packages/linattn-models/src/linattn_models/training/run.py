@@ -17,6 +17,7 @@ from linattn_models.training.config import TrainingConfig, fingerprint, require_
 from linattn_models.training.data import Order, TrainingData
 from linattn_models.training.loop import Evaluate, Loop, preserve_modes
 from linattn_models.training.metrics import MetricsLog
+from linattn_models.training.processes import require_same_settings, share_refusals
 from linattn_models.training.progress import Progress, restore_progress, save_progress
 from linattn_models.training.random_state import seed_all
 from linattn_models.training.run_folder import RunFolder
@@ -43,8 +44,12 @@ def train(
 
     A run that was stopped at any moment and resumed gives the same losses and weights, bit for bit
     on one device, as one that was never stopped; so does a run that ended and is resumed with more
-    `steps` (except with a cosine or trapezoid schedule). Under `torchrun` each process takes a part
-    of every batch. The first Ctrl-C or SIGTERM finishes the current step and writes a checkpoint.
+    `steps` (except with a cosine or trapezoid schedule). The first Ctrl-C or SIGTERM finishes the
+    current step and writes a checkpoint.
+
+    Under `torchrun` each process takes a part of every batch; with `config.parallel` "fsdp" also of
+    the weights, with `config.context_parallel` of the sequences. Any number of processes may resume
+    a run, divided in any way.
 
     Args:
         model: any module; training starts from its weights, so seed before building it.
@@ -52,15 +57,17 @@ def train(
         loss: (model, batch) -> the mean over the examples of the batch, a scalar tensor. A mean
             over anything of which examples have different numbers, such as symbols, is returned as
             a pair, the sum and the number of terms, both scalar tensors. Then several processes
-            make the same updates as one.
+            make the same updates as one. With `config.context_parallel`, both are of the process's
+            own positions, and a batch must depend on its indices alone.
         config: the training configuration.
         out: the run folder.
         describe: the application's description of the run, for `config.json` and `summary.json`,
             such as its name and the dataset; JSON values that must not change between resumes.
         model_config: the settings of the model, for `config.json`; JSON values.
-        evaluate: (model) -> metrics by name. Called on the main process, in evaluation mode,
-            without gradients and in full precision; its use of the global random generators does
-            not change the training.
+        evaluate: (model) -> metrics by name. Called on every process with the whole model, in
+            evaluation mode, without gradients and in full precision; its use of the global random
+            generators does not change the training. Several processes divide the work by
+            `take_share` and `sum_over_processes`; the metrics of the first one count.
         order: the examples of each update, such as batches of similar lengths; by default
             permutations cut into batches of `config.batch_size`.
         monitor: the metric of `evaluate` that the schedule plateau follows; smaller is better.
@@ -75,7 +82,8 @@ def train(
     Raises:
         ValueError: if `out` already holds a run (without `resume`) or none (with it), if the
             configuration differs from that of the run, if a checkpoint is damaged, if the loss is
-            no longer finite, or if another process writes the run.
+            no longer finite, if another process writes the run, or if the processes of torchrun
+            have different settings. All of these raise what one of them does.
         OSError: if a file cannot be written.
         KeyboardInterrupt: after Ctrl-C or SIGTERM; the checkpoint is written then.
 
@@ -89,8 +97,10 @@ def train(
     config = config.settle_warmup(begun)
     described = run_config(describe, model_config, config, len(data))
     accelerator = make_accelerator(config)
-    if accelerator.is_main_process:
-        _require_startable(folder, described, resume)
+    require_same_settings(described)
+    with share_refusals():
+        if accelerator.is_main_process:
+            _require_startable(folder, described, resume)
     updater = Updater(accelerator, model, data, loss, config, order)
     fixed = fingerprint(described)
 
@@ -98,27 +108,32 @@ def train(
         save_progress(folder, updater, progress, fixed)
 
     with ExitStack() as stack:
-        if accelerator.is_main_process:
-            stack.enter_context(folder.lock())
-            _require_startable(folder, described, resume)  # another process may have ended there
-        accelerator.wait_for_everyone()
+        with share_refusals():
+            if accelerator.is_main_process:
+                stack.enter_context(folder.lock())
+                _require_startable(folder, described, resume)  # another run may have ended there
         seed_all(config.seed, 0, accelerator.process_index)
         progress = Progress()
         latest = folder.latest_checkpoint() if resume else None
         if latest is not None:
             progress = restore_progress(latest, updater, fixed)
             if progress.step == config.steps and _has_ended(folder, progress.step):
+                model.to(accelerator.device)
                 return folder.summary()
         stop = stack.enter_context(StopRequest())
         log = None
+        with share_refusals():
+            if accelerator.is_main_process:
+                _begin(folder, described, progress)
         if accelerator.is_main_process:
-            _begin(folder, described, progress)
             log = stack.enter_context(MetricsLog(folder.metrics_file, progress.step, config.steps))
-        stack.enter_context(preserve_modes(model))
+        stack.enter_context(preserve_modes(updater.trained))
         stack.enter_context(deterministic_kernels(accelerator.device))
         stack.enter_context(freed_memory_kept(accelerator.device))
-        model.train()
+        updater.trained.train()
         Loop(updater, evaluate, save, progress, log, followed).run(stop)
+        updater.gather_weights()
+        model.to(accelerator.device)
         if accelerator.is_main_process:
             own = _summarize(folder, updater, progress)
             folder.write_summary({**{name: described[name] for name in describe}, **own})

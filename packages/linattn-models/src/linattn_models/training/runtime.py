@@ -8,37 +8,30 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.utils.deterministic as determinism
-from accelerate import Accelerator, PartialState
+from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import InitProcessGroupKwargs
 
 from linattn_core import backends
 from linattn_core.errors import expected
 from linattn_models.training.config import TrainingConfig
-
-# Other processes wait while the main one evaluates; torch's ten minutes may be too short.
-_LONGEST_EVALUATION = timedelta(hours=6)
+from linattn_models.training.processes import run_on_cpu, start_processes
 
 
 def make_accelerator(config: TrainingConfig) -> Accelerator:
     """The accelerator of a run: device, precision and the processes that torchrun started.
 
     Raises:
-        ValueError: if the processes cannot share a batch evenly, or the device lacks the precision.
+        ValueError: if the processes cannot share sequences or a batch evenly, or the device lacks
+            the precision.
     """
     # A process may train twice with different precisions; accelerate's state would keep the first.
     AcceleratorState._reset_state()
-    accelerator = Accelerator(
-        # By default, accelerate treats processes on a CPU as separate runs.
-        cpu=int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.cuda.is_available(),
-        mixed_precision=config.mixed_precision,
-        kwargs_handlers=[InitProcessGroupKwargs(timeout=_LONGEST_EVALUATION)],
-    )
+    start_processes()
+    accelerator = Accelerator(cpu=run_on_cpu(), mixed_precision=config.mixed_precision)
     kind, processes = accelerator.distributed_type.value, accelerator.num_processes
     if kind != "NO" and not kind.startswith("MULTI_"):
         wanted = "one process, or several that are data-parallel under torchrun"
@@ -46,15 +39,16 @@ def make_accelerator(config: TrainingConfig) -> Accelerator:
     if config.mixed_precision == "fp16" and accelerator.device.type == "cpu":
         wanted = "'bf16' or 'no' without an accelerator"
         raise ValueError(expected("mixed_precision", wanted, "'fp16'"))
-    if config.batch_size % processes:
-        wanted = f"a multiple of the {processes} processes that share a batch"
+    if processes % config.context_parallel:
+        wanted = f"a divisor of the {processes} process(es)"
+        raise ValueError(expected("context_parallel", wanted, config.context_parallel))
+    sharing = processes // config.context_parallel
+    if config.batch_size % (sharing * config.gradient_accumulation_steps):
+        wanted = f"a multiple of the {sharing} processes that share a batch"
+        if config.gradient_accumulation_steps > 1:
+            wanted += f", times gradient_accumulation_steps {config.gradient_accumulation_steps}"
         raise ValueError(expected("batch_size", wanted, config.batch_size))
     return accelerator
-
-
-def is_main_process() -> bool:
-    """Whether this process reports: the only one, or under torchrun the first."""
-    return bool(PartialState().is_main_process)
 
 
 @contextmanager

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -14,6 +15,14 @@ from torch import Tensor, nn
 from linattn_core.errors import expected
 from linattn_models.training.config import TrainingConfig
 from linattn_models.training.data import ExampleOrder, Order, TrainingData
+from linattn_models.training.division import (
+    copy_for_training,
+    gather,
+    gather_weights,
+    scatter,
+    scatter_weights,
+    shard_weights,
+)
 from linattn_models.training.random_state import get_random_state, seed_all, set_random_state
 from linattn_models.training.schedule import Errors, learning_rate
 
@@ -26,8 +35,13 @@ _FUSED_ON = ("cpu", "cuda")
 class Updater:
     """Makes the updates of a run.
 
+    Attributes:
+        model: the model, whole on every process. What `trained` has learned is in it after
+            `gather_weights`.
+        trained: the module that is trained: `model` itself, or a copy (`division`).
+
     Args:
-        accelerator: device and processes. Each process takes its slice of every batch.
+        accelerator: device and processes. Each process takes its part of every batch.
         model: trained in place, moved to the accelerator's device.
         data: the examples.
         loss: (model, batch) -> the mean over the examples of the batch, a scalar; or a sum and how
@@ -49,13 +63,22 @@ class Updater:
         self._data = data
         self.config = config
         self._order = order or ExampleOrder(len(data), config.batch_size, config.seed)
-        model.to(accelerator.device)
-        self.model = model
-        self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        device, processes = accelerator.device, accelerator.num_processes
+        self.model = model.to(device)
+        self._shards = config.shards(processes)
+        self.trained = copy_for_training(model, config, processes, device)
+        module: nn.Module = _LossModule(self.trained, loss)
+        if self._shards:
+            shard_weights(module, processes, device)
+            self.scatter_weights()
+            self.model.to("cpu")  # the device holds its own part alone
+        named = self.trained.named_parameters()
+        self.parameters = {name: p for name, p in named if p.requires_grad}
         if not self.parameters:
             raise ValueError(expected("model", "a parameter that requires a gradient", "none"))
         self.optimizer = build_optimizer(config, self.parameters)
-        self._module, self._stepper = accelerator.prepare(_LossModule(model, loss), self.optimizer)
+        self._module = accelerator.prepare_model(module, evaluation_mode=self._shards)
+        self._stepper = accelerator.prepare_optimizer(self.optimizer)
 
     def update(self, step: int, errors: Errors = ()) -> Tensor:
         """Makes the update that follows `step` others; returns this process's loss before it.
@@ -63,38 +86,86 @@ class Updater:
         Args:
             errors: for the schedule plateau, (updates made before it, error) of each evaluation.
         """
-        indices = self._own_slice(self._order.indices(step))
-        batch = send_to_device(
-            self._data.batch(indices), self.accelerator.device, non_blocking=True
-        )
-        result: tuple[Tensor, Tensor | None] = self._module(batch)
-        loss, count = result
-        if count is not None:
-            loss = loss / self._mean_count(count)
-        self.accelerator.backward(loss)
+        loss = self._compute_gradients(self._order.indices(step))
         if self.config.clip_norm is not None:
             self.accelerator.clip_grad_norm_(self.parameters.values(), self.config.clip_norm)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.config, step, errors)
         self._stepper.step()
         self._stepper.zero_grad()
-        return loss.detach()
+        return loss
+
+    def _compute_gradients(self, indices: Tensor) -> Tensor:
+        """Adds up the gradients of the own parts of a batch; returns this process's loss.
+
+        Gradients and logged losses are means over the processes. So a process multiplies its share
+        of a mean by their number, and a sum of terms is divided by the mean of their number; the
+        result is that of the whole batch, however it is divided.
+        """
+        parts = self._own_parts(indices)
+        losses, counts = [], []
+        for number, part in enumerate(parts, start=1):
+            last = number == len(parts)
+            with nullcontext() if last else self.accelerator.no_sync(self._module):
+                loss, count = self._compute_loss(part, indices)
+                if count is not None:
+                    counts.append(count)
+                    # Of several parts, the number of all terms is known after the last one.
+                    loss = loss / (self._mean_count(count) if len(parts) == 1 else len(indices))
+                self.accelerator.backward(loss)
+            losses.append(loss.detach())
+        total = torch.stack(losses).sum() if len(losses) > 1 else losses[0]
+        if len(counts) < 2:
+            return total
+        factor = len(indices) / float(self._mean_count(torch.stack(counts).sum()))
+        for parameter in self.parameters.values():
+            if parameter.grad is not None:
+                parameter.grad *= factor
+        return total * factor
+
+    def _compute_loss(self, part: Tensor, indices: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The sum of the terms of a part and their number, or its share of a mean and None."""
+        # All processes run each pass; one that has no example of its own computes another's.
+        computed = part if len(part) else indices[:1]
+        batch = send_to_device(
+            self._data.batch(computed), self.accelerator.device, non_blocking=True
+        )
+        result: tuple[Tensor, Tensor | None] = self._module(batch)
+        loss, count = result
+        if count is None:
+            return loss * (self.accelerator.num_processes * len(part) / len(indices)), None
+        return (loss, count) if len(part) else (loss * 0, count * 0)
 
     def _mean_count(self, count: Tensor) -> Tensor:
-        """The mean over the processes of a loss's number of terms.
-
-        Gradients and logged losses are means over the processes, too; so the result is the sum of
-        all terms by their number, however they are divided among the processes.
-        """
+        """The mean over the processes of a loss's number of terms."""
         if self.accelerator.num_processes == 1:
             return count
         total: Tensor = self.accelerator.reduce(count.clone(), reduction="sum")
         mean: Tensor = total / self.accelerator.num_processes
         return mean
 
+    def gather_weights(self) -> None:
+        """Puts what was learned into `model`; all processes must call it."""
+        gather_weights(self.trained, self.model)
+
+    def scatter_weights(self) -> None:
+        """Trains on from the weights of `model`; all processes must call it."""
+        scatter_weights(self.model, self.trained)
+
+    @contextmanager
+    def whole_model(self) -> Iterator[nn.Module]:
+        """The model with what was learned, on the device; all processes must enter it."""
+        self.gather_weights()
+        self.model.to(self.accelerator.device)
+        try:
+            yield self.model
+        finally:
+            if self._shards:
+                self.model.to("cpu")
+
     def require_finite_weights(self, step: int) -> None:
-        """Raises ValueError if a weight is not finite, so that no checkpoint holds one."""
-        finite = [parameter.detach().isfinite().all() for parameter in self.parameters.values()]
+        """Raises ValueError if a weight of `model` is not finite, so that no checkpoint has one."""
+        finite = [x.detach().isfinite().all() for x in self.model.parameters() if x.requires_grad]
         if not torch.stack(finite).all():
             raise not_finite("weights", "NaN or infinity", step)
 
@@ -106,7 +177,10 @@ class Updater:
         return {
             "device": accelerator.device.type,
             "threads": torch.get_num_threads(),
-            "optimizer": {name: state.get(p, {}) for name, p in self.parameters.items()},
+            "optimizer": {
+                name: {key: _gather_on_cpu(x) for key, x in state.get(p, {}).items()}
+                for name, p in self.parameters.items()
+            },
             "scaler": None if scaler is None else scaler.state_dict(),
             # One for each process.
             "random": gather_object([get_random_state(accelerator.device)]),
@@ -119,7 +193,14 @@ class Updater:
             wanted, got = f"the parameters {', '.join(names)}", ", ".join(entries)
             raise ValueError(expected("the optimizer of the checkpoint", wanted, got))
         groups = self.optimizer.state_dict()["param_groups"]
-        by_position = dict(enumerate(entries.values()))
+        by_position = {
+            position: {
+                # The count of the updates has no shape of a parameter.
+                key: x if key == "step" else scatter(x, self.parameters[name])
+                for key, x in entry.items()
+            }
+            for position, (name, entry) in enumerate(entries.items())
+        }
         self.optimizer.load_state_dict({"state": by_position, "param_groups": groups})
         if self.accelerator.scaler is not None:
             self.accelerator.scaler.load_state_dict(state["scaler"])
@@ -145,10 +226,13 @@ class Updater:
             stacklevel=2,
         )
 
-    def _own_slice(self, indices: Tensor) -> Tensor:
-        share = len(indices) // self.accelerator.num_processes
-        start = share * self.accelerator.process_index
-        return indices[start : start + share]
+    def _own_parts(self, indices: Tensor) -> list[Tensor]:
+        """This process's parts of a batch, one for each pass; parts may be empty."""
+        # Processes that divide a sequence have the same examples.
+        sharing = self.accelerator.num_processes // self.config.context_parallel
+        index = self.accelerator.process_index // self.config.context_parallel
+        passes = self.config.gradient_accumulation_steps
+        return list(indices.tensor_split(sharing * passes))[index * passes : (index + 1) * passes]
 
 
 def build_optimizer(
@@ -175,6 +259,12 @@ def not_finite(what: str, value: object, step: int) -> ValueError:
         "warmup_steps in a new run"
     )
     return ValueError(expected(f"{what} at step {step}", "finite numbers", value, advice))
+
+
+def _gather_on_cpu(value: Any) -> Any:
+    """The whole of a value of the optimizer's state, of which processes may have parts."""
+    whole = gather(value)
+    return value if whole is value else whole.cpu()
 
 
 class _LossModule(nn.Module):
