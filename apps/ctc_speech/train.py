@@ -21,13 +21,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from linattn_core.errors import expected
-from linattn_lab.script import (
-    peek_flag,
-    preset_flags,
-    require_at_least,
-    require_one_process,
-    run_script,
-)
+from linattn_lab.script import peek_flag, preset_flags, require_at_least, run_script
+from linattn_models.training import is_main_process, main_process_first
 from speech.corpora import CorpusFlags
 from speech.models import APP
 from speech.presets import TRAIN_PRESETS, Attention, Recipe, TrainPresetName
@@ -54,7 +49,6 @@ class Flags(CorpusFlags, Recipe):
 
 def main() -> None:
     """Trains, and recognizes the test set."""
-    require_one_process()  # batches of similar lengths differ in size, and are not shared
     known: dict[str, Attention] = {name: name for name in get_args(Attention)}
     attention = known.get(peek_flag("attention", "linear"), "linear")  # tyro refuses others
     presets: dict[str, Flags] = {
@@ -68,9 +62,12 @@ def main() -> None:
     if flags.train_chunks and (not flags.chunk or min(flags.train_chunks) < 1):
         wanted = "numbers of at least 1, beside --chunk"
         raise ValueError(expected("--train-chunks", wanted, flags.train_chunks))
-    corpus = flags.read(flags.corpus, flags.bad_input, flags.utterances)
+    with main_process_first():  # makes the synthetic corpus
+        corpus = flags.read(flags.corpus, flags.bad_input, flags.utterances)
     out = flags.run_folder()
-    report(train_model(corpus, flags, out, flags.cache, resume=flags.resume), out)
+    summary = train_model(corpus, flags, out, flags.cache, resume=flags.resume)
+    if is_main_process():
+        report(summary, out)
 
 
 def report(summary: dict[str, Any], out: Path) -> None:

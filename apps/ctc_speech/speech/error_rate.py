@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from linattn_models.training import gather_lists, take_share
 from speech.batches import LengthOrder, Speech
 from speech.models import Recognizer
 
@@ -89,6 +90,8 @@ def evaluate(
 ) -> list[Errors]:
     """The errors of `model` on `speech` with each decoder; the model runs once.
 
+    All processes of torchrun must call it: each recognizes a part.
+
     Args:
         model: in the mode that it is in.
         decoders: return the phones for the log-probabilities (B, T, C) of rows of lengths (B,).
@@ -96,23 +99,25 @@ def evaluate(
         chunk: output frames of a chunk, for a model that streams.
     """
     device = next(model.parameters()).device
-    heard: list[list[list[int]]] = [[[]] * len(speech) for _ in decoders]
+    # By decoder, the phones of the utterance at each place.
+    heard: list[list[tuple[int, list[int]]]] = [[] for _ in decoders]
     order = LengthOrder(speech.lengths(), UTTERANCES_AT_ONCE, FRAMES_AT_ONCE, seed=0)
-    total = len(speech) * len(decoders)
+    batches = take_share(order.epoch(0))
+    total = sum(map(len, batches)) * len(decoders)
     with tqdm(
         total=total, desc="decoding", unit="utterance", disable=None if progress else True
     ) as bar:
-        for places in order.epoch(0):
+        for places in batches:
             batch = speech.batch(places)
             lengths = batch["lengths"].to(device)
             log_probabilities = model(batch["frames"].to(device), lengths, chunk=chunk)
             ends = model.output_lengths(lengths)
             for decode, phones in zip(decoders, heard, strict=True):
-                for place, of in zip(places.tolist(), decode(log_probabilities, ends), strict=True):
-                    phones[place] = of
+                phones += zip(places.tolist(), decode(log_probabilities, ends), strict=True)
                 bar.update(len(places))
     said = _names(speech.classes, inventory)
-    return [count_errors(said, _names(phones, inventory)) for phones in heard]
+    every = [[of for _, of in sorted(gather_lists(phones))] for phones in heard]
+    return [count_errors(said, _names(phones, inventory)) for phones in every]
 
 
 def _names(classes: Sequence[Sequence[int]], inventory: Sequence[str]) -> list[list[str]]:

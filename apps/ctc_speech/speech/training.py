@@ -13,7 +13,7 @@ import torch
 from linattn_core.errors import expected
 from linattn_lab.plots import plot_run
 from linattn_models.ctc import ctc_greedy
-from linattn_models.training import RunFolder, train
+from linattn_models.training import RunFolder, is_main_process, main_process_first, train
 from speech.batches import Batch, LengthOrder, Speech, find_fault
 from speech.corpora import Corpus, Split
 from speech.error_rate import Errors, evaluate
@@ -33,11 +33,12 @@ def train_model(
     The test set is recognized once, after training.
     """
     config = recipe.training.config()
-    data = load_speech(corpus, "train", recipe, cache)
-    prior = data.prior
-    dev = load_speech(corpus, "dev", recipe, cache, prior)
-    # The test set is read here too, so that bad input in it ends the run before its training.
-    test = load_speech(corpus, "test", recipe, cache, prior)
+    with main_process_first():  # the others read its cache
+        data = load_speech(corpus, "train", recipe, cache)
+        prior = data.prior
+        dev = load_speech(corpus, "dev", recipe, cache, prior)
+        # The test set is read here too, so that bad input in it ends the run before its training.
+        test = load_speech(corpus, "test", recipe, cache, prior)
     order = build_length_order(data, recipe)
     torch.manual_seed(config.seed)  # the weights at the start
     model = build_model(recipe, len(corpus.inventory))
@@ -65,7 +66,10 @@ def train_model(
         },
         model_config=model.to_dict(),
     )
-    return _finish(greedy_errors(model.eval(), test), len(order.epoch(0)), RunFolder(out))
+    errors, run = greedy_errors(model.eval(), test), RunFolder(out)
+    if is_main_process():
+        return _finish(errors, len(order.epoch(0)), run)
+    return {**run.summary(), "errors": errors}
 
 
 def recognizer_loss(model: Recognizer, batch: Batch, chunk: int | None = None) -> torch.Tensor:
@@ -159,7 +163,7 @@ def load_speech(
     if not any(classes):
         wanted = "an utterance with phones that CTC can align"
         raise ValueError(expected(f"{corpus.name}, {split}", wanted, "none"))
-    for reason, count in skipped.items():
+    for reason, count in skipped.items() if is_main_process() else ():
         print(f"{corpus.name}, {split}: {count} utterances left out: {reason}", flush=True)
     if recipe.normalize == "running" and prior is None:
         prior = Prior.of([speeds[0] for speeds in frames])

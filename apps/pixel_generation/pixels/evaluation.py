@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from linattn_models import AutoregressiveTransformer
+from linattn_models.training import sum_over_processes, take_share
 from pixels.datasets import Pixels
 from pixels.tokens import Layout, TokenData, to_tokens
 
@@ -34,13 +35,17 @@ def evaluating(model: AutoregressiveTransformer) -> Iterator[None]:
 
 @torch.no_grad()
 def bits_per_dim(model: AutoregressiveTransformer, images: Pixels, layout: Layout) -> float:
-    """Mean of -log2 p over every number of `images`, the model in evaluation mode."""
+    """Mean of -log2 p over every number of `images`, the model in evaluation mode.
+
+    All processes of torchrun must call it: each measures a part.
+    """
     data, nats = TokenData(images, layout), 0.0
     size = max(1, POSITIONS_AT_ONCE // to_tokens(images[:1], layout).shape[1])
     with evaluating(model):
-        for indices in torch.arange(len(images)).split(size):
+        for indices in take_share(torch.arange(len(images))).split(size):
             tokens = data.batch(indices)
             nats += model.loss(tokens.to(model.device)).item() * len(tokens)
+    (nats,) = sum_over_processes(nats)
     return nats / len(images) / math.log(2)
 
 

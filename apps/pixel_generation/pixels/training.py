@@ -42,8 +42,9 @@ def train_model(
         describe={"app": APP, **{name: getattr(recipe, name) for name in DESCRIBED}},
         model_config=model.to_dict(),
     )
-    if is_main_process():  # the other processes of torchrun are finished
-        summary = finish(model, images, recipe, RunFolder(out))
+    tested = bits_per_dim(model, images.test[: recipe.test_images], recipe.layout)
+    if is_main_process():
+        summary = finish(model, images, recipe, RunFolder(out), tested)
     return model, summary
 
 
@@ -53,9 +54,9 @@ def mean_nats(model: AutoregressiveTransformer, tokens: Tensor) -> Tensor:
 
 
 def finish(
-    model: AutoregressiveTransformer, images: Images, recipe: Recipe, run: RunFolder
+    model: AutoregressiveTransformer, images: Images, recipe: Recipe, run: RunFolder, tested: float
 ) -> dict[str, Any]:
-    """Evaluates the test images, for the first time, and writes numbers and pictures.
+    """Writes numbers and pictures; `tested` are the bits per dimension of the test images.
 
     While training, "bits_per_dim" was that of the validation images; in the summary it is that of
     the test images, and the last one of the validation images is named "validation_bits_per_dim".
@@ -64,7 +65,7 @@ def finish(
     metrics = summary["metrics"]
     test = images.test[: recipe.test_images]
     summary["metrics"] = {
-        "bits_per_dim": bits_per_dim(model, test, recipe.layout),
+        "bits_per_dim": tested,
         # A run that had ended and is resumed has this value under its own name already.
         "validation_bits_per_dim": metrics.get("validation_bits_per_dim", metrics["bits_per_dim"]),
         "independent_pixels_bits_per_dim": independent_pixels(images.train, test, images.levels),

@@ -14,7 +14,13 @@ from language.presets import Attention, Recipe
 from linattn_lab.plots import plot_run
 from linattn_lab.script import require_at_least
 from linattn_models import AutoregressiveTransformer
-from linattn_models.training import RunFolder, is_main_process, train
+from linattn_models.training import (
+    RunFolder,
+    is_main_process,
+    sum_over_processes,
+    take_share,
+    train,
+)
 
 APP = "text_generation"
 PIECES = 1 << 20  # of the training; the order of so many is drawn at its start
@@ -68,16 +74,19 @@ def train_model(
 def text_measures(model: AutoregressiveTransformer, pieces: Tensor) -> dict[str, float]:
     """The measures of pieces of text (count, length), each byte predicted from those before it.
 
+    All processes of torchrun must call it: each measures a part.
+
     Returns:
         "loss", nats per byte; "bits_per_byte"; "accuracy", the share of bytes that are the
         likeliest guess.
     """
     nats = right = 0.0
-    for batch in pieces.split(AT_ONCE):
+    for batch in take_share(pieces).split(AT_ONCE):
         tokens = batch.to(model.device)
         parameters = model(tokens)
         nats += float(model.head.negative_log_likelihood(parameters, tokens).double().sum())
         right += float((parameters.argmax(-1) == tokens).sum())
+    nats, right = sum_over_processes(nats, right)
     loss = nats / pieces.numel()
     return {
         "loss": loss,

@@ -30,6 +30,9 @@ class Oracle(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         return self.logits(tokens)
 
+    def own_positions(self, length: int) -> slice:
+        return slice(0, length)
+
 
 def certain(tokens: Tensor) -> Tensor:
     """Logits that are sure of the right token."""

@@ -197,7 +197,7 @@ def test_bad_flags_end_in_one_sentence(
     assert named in done.stderr and done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["train", "compare", "benchmark"])
+@pytest.mark.parametrize("name", ["compare", "benchmark"])
 def test_several_processes_are_refused_before_any_work(
     name: str, tmp_path: Path, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
