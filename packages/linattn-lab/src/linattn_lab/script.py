@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,9 @@ DEBUG_VARIABLE = "LINATTN_DEBUG"
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 EXIT_CLOSED_OUTPUT = 141  # as of a program that SIGPIPE ends
+# The processes of torchrun mostly refuse the same. The first one prints it, and then torchrun ends
+# the others, which wait so many seconds before they print what is theirs alone.
+FIRST_PRINTS_WITHIN = 5.0
 
 _registry = tyro.constructors.ConstructorRegistry()
 
@@ -116,7 +120,8 @@ def run_script(main: Callable[[], object]) -> NoReturn:
     LINATTN_DEBUG=1 in the environment the traceback is printed before it. Any other exception is a
     bug and keeps its traceback. A warning is printed as one sentence. Ctrl-C raises
     KeyboardInterrupt, even if an import of the script has set another handler. Where a reader of
-    the output such as `head` has ended, the process ends quietly, with 141.
+    the output such as `head` has ended, the process ends quietly, with 141. Of the processes of
+    torchrun, the first one prints what all refuse.
     """
     warnings.formatwarning = lambda message, *_: f"warning: {message}\n"
     try:
@@ -188,6 +193,8 @@ def require_one_process() -> None:
 
 
 def _leave(error: BaseException, code: int, advice: str = "") -> NoReturn:
+    if os.environ.get("RANK", "0") != "0":
+        time.sleep(FIRST_PRINTS_WITHIN)
     if os.environ.get(DEBUG_VARIABLE) == "1":
         traceback.print_exception(error)
     parts = [advice, " ".join(str(error).split())]
