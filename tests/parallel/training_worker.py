@@ -108,6 +108,8 @@ DIVISIONS: list[tuple[str, dict[str, Any]]] = [
     ("examples", {"parallel": "fsdp", "context_parallel": 2, "gradient_accumulation_steps": 2}),
     ("uneven", {"parallel": "fsdp", "gradient_accumulation_steps": 2}),
     ("uneven-tokens", {}),
+    # In float64, which autocast leaves as it is.
+    ("tokens", {"parallel": "fsdp", "mixed_precision": "bf16"}),
 ]
 
 

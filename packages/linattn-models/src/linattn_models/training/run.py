@@ -115,6 +115,8 @@ def train(
         seed_all(config.seed, 0, accelerator.process_index)
         progress = Progress()
         latest = folder.latest_checkpoint() if resume else None
+        # Another one where processes see different folders.
+        require_same_settings({"the newest checkpoint": latest and latest.name})
         if latest is not None:
             progress = restore_progress(latest, updater, fixed)
             if progress.step == config.steps and _has_ended(folder, progress.step):

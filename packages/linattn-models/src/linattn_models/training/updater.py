@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -98,11 +99,11 @@ class Updater:
     def _compute_gradients(self, indices: Tensor) -> Tensor:
         """Adds up the gradients of the own parts of a batch; returns this process's loss.
 
-        Gradients and logged losses are means over the processes. So a process multiplies its share
-        of a mean by their number, and a sum of terms is divided by the mean of their number; the
-        result is that of the whole batch, however it is divided.
+        Gradients and logged losses are means over the processes. So a process multiplies what is
+        its part of a sum by their number; the result is that of the whole batch, however it is
+        divided.
         """
-        parts = self._own_parts(indices)
+        parts, processes = self._own_parts(indices), self.accelerator.num_processes
         losses, counts = [], []
         for number, part in enumerate(parts, start=1):
             last = number == len(parts)
@@ -111,13 +112,15 @@ class Updater:
                 if count is not None:
                     counts.append(count)
                     # Of several parts, the number of all terms is known after the last one.
-                    loss = loss / (self._mean_count(count) if len(parts) == 1 else len(indices))
+                    known = self._count_all(count) if len(parts) == 1 else len(indices)
+                    loss = loss * processes / known
                 self.accelerator.backward(loss)
             losses.append(loss.detach())
         total = torch.stack(losses).sum() if len(losses) > 1 else losses[0]
         if len(counts) < 2:
             return total
-        factor = len(indices) / float(self._mean_count(torch.stack(counts).sum()))
+        all_terms = float(self._count_all(torch.stack(counts).sum()))
+        factor = len(indices) / all_terms if all_terms else math.nan
         for parameter in self.parameters.values():
             if parameter.grad is not None:
                 parameter.grad *= factor
@@ -136,13 +139,12 @@ class Updater:
             return loss * (self.accelerator.num_processes * len(part) / len(indices)), None
         return (loss, count) if len(part) else (loss * 0, count * 0)
 
-    def _mean_count(self, count: Tensor) -> Tensor:
-        """The mean over the processes of a loss's number of terms."""
+    def _count_all(self, count: Tensor) -> Tensor:
+        """The number of a loss's terms on all processes."""
         if self.accelerator.num_processes == 1:
             return count
-        total: Tensor = self.accelerator.reduce(count.clone(), reduction="sum")
-        mean: Tensor = total / self.accelerator.num_processes
-        return mean
+        total: Tensor = self.accelerator.reduce(count, reduction="sum")
+        return total
 
     def gather_weights(self) -> None:
         """Puts what was learned into `model`; all processes must call it."""
