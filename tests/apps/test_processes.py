@@ -14,6 +14,7 @@ from tests.apps.ctc_speech.conftest import smoke_flags, write_data_folder
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 WITHOUT_DRAWS = ["--dropout", "0", "--no-spec-augment"]
+MODELS = {"text_generation": ["--attention", "fixed-decay"]}
 CASES: dict[str, list[str]] = {
     "copy_task": ["--parallel", "fsdp", "--context-parallel", "2"],
     "text_generation": ["--context-parallel", "2", "--gradient-accumulation-steps", "2"],
@@ -43,7 +44,7 @@ def losses(out: Path) -> list[float]:
 @pytest.mark.parametrize("app", CASES)
 def test_two_processes_train_as_one_and_refuse_with_one_sentence(app: str, tmp_path: Path) -> None:
     outs = one, two = tmp_path / "one", tmp_path / "two"
-    flags = [["--preset", "smoke", "--out", out] for out in outs]
+    flags = [["--preset", "smoke", *MODELS.get(app, []), "--out", out] for out in outs]
     if app == "ctc_speech":
         write_data_folder(tmp_path / "tones" / "train", speakers=3, each=4, seed=0)
         write_data_folder(tmp_path / "tones" / "test", speakers=1, each=3, seed=1)

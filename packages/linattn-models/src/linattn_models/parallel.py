@@ -58,9 +58,6 @@ def _check_divisible(
     layers: list[LinearMixer | LinearAttention],
 ) -> None:
     """Refuses attention that needs more of other ranks than a state."""
-    if not layers:
-        kinds = ", ".join(sorted({type(x).__name__ for x in parts})) or "none"
-        raise ValueError(expected("ContextParallel", "a module with linear attention", kinds))
     for part in parts:
         if isinstance(part, Mixer) and (not isinstance(part, LinearMixer) or part.causal_block > 1):
             got = f"{type(part).__name__} with causal_block {part.causal_block}"
@@ -73,6 +70,9 @@ def _check_divisible(
             wanted = "a model that knows its positions"
             advice = "apply it to the AutoregressiveTransformer"
             raise ValueError(expected("ContextParallel", wanted, "rotary=True", advice))
+    if not layers:
+        kinds = ", ".join(sorted({type(x).__name__ for x in parts})) or "none"
+        raise ValueError(expected("ContextParallel", "a module with linear attention", kinds))
 
 
 def sum_gradients(model: nn.Module, mesh: DeviceMesh) -> None:
