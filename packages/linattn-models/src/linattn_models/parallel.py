@@ -60,7 +60,9 @@ def _check_divisible(
     """Refuses attention that needs more of other ranks than a state."""
     for part in parts:
         if isinstance(part, Mixer) and (not isinstance(part, LinearMixer) or part.causal_block > 1):
-            got = f"{type(part).__name__} with causal_block {part.causal_block}"
+            got = type(part).__name__
+            if part.causal_block > 1:
+                got += f" with causal_block {part.causal_block}"
             raise ValueError(expected("ContextParallel", "linear attention", got, _ADVICE))
         if isinstance(part, Transformer) and part.config.cross_attention:
             wanted = "a model without cross-attention"
