@@ -24,6 +24,7 @@ from linattn_models import (
     Softmax,
     TransformerConfig,
 )
+from linattn_models.ctc import CTCTransformer, CTCTransformerConfig
 from linattn_models.parallel import ContextParallel, sum_gradients
 
 MODELS: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -130,10 +131,37 @@ def check_layer(rank: int, ranks: int, mesh: DeviceMesh) -> None:
     assert_close(part(x[:, own], is_causal=True), whole(x, is_causal=True)[:, own])
 
 
+def check_unused(rank: int, ranks: int, mesh: DeviceMesh) -> None:
+    """A parameter that no rank uses has no gradient, as on one process."""
+    model = torch.nn.ParameterDict({name: torch.ones(2) for name in ("all", "last", "none")})
+    used = model["all"].sum() + (model["last"].sum() if rank == ranks - 1 else 0)
+    used.backward()
+    sum_gradients(model, mesh)
+    assert model["none"].grad is None
+    assert_close(model["all"].grad, torch.full((2,), float(ranks)))
+    assert_close(model["last"].grad, torch.ones(2))
+
+
 def check_refusals(rank: int, ranks: int, mesh: DeviceMesh) -> None:
-    for attention in (Softmax(), Linear(window_size=3)):
-        with pytest.raises(ValueError, match="linear attention"):
-            parallelize_module(build({"attention": attention}, {}), mesh, ContextParallel())
+    """What one rank refuses, all refuse in the same words."""
+    linear = build(*MODELS[0])
+    recognizer = CTCTransformer(
+        CTCTransformerConfig(3, TransformerConfig(1, 2, 4, 8, is_causal=False))
+    )
+    wrong: list[tuple[str, torch.nn.Module]] = [
+        ("linear attention", build({"attention": Softmax()}, {})),
+        ("linear attention", build({"attention": Linear(window_size=3)}, {})),
+        ("linear attention", build({"attention": Softmax()}, {}) if rank else linear),
+        ("linear attention", torch.nn.Linear(2, 2)),
+        ("layers", recognizer),
+        ("same on every rank", build({"attention": Linear()}, {"head": 7 + rank})),
+    ]
+    for named, model in wrong:
+        with pytest.raises(ValueError, match=named) as error:
+            parallelize_module(model, mesh, ContextParallel())
+        told: list[Any] = [None] * ranks
+        dist.all_gather_object(told, str(error.value))
+        assert set(told) == {told[0]}
 
 
 def check_parts(rank: int, ranks: int) -> None:
@@ -148,4 +176,5 @@ def check_parts(rank: int, ranks: int) -> None:
             )
             check_updates(both, "ddp")
             check_updates(both, "fsdp")
+    check_unused(rank, ranks, mesh)
     check_refusals(rank, ranks, mesh)

@@ -162,6 +162,8 @@ def check_refusals(rank: int, ranks: int, folder: Path) -> None:
     unknown = nn.Linear(2, 2).double()
     wrong: list[tuple[str, Path, dict[str, Any]]] = [
         ("seed", folder / "new", {"seed": rank}),
+        ("context_parallel", folder / "new", {"context_parallel": 2 * ranks * rank + 1}),
+        ("evaluate", folder / "new", {"evaluate": evaluate if rank else None}),
         ("a run", folder / "chain", {}),
         ("context_parallel", folder / "new", {"context_parallel": ranks + 1}),
         ("context_parallel", folder / "new", {"context_parallel": 2, "model": unknown}),

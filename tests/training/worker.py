@@ -2,8 +2,8 @@
 
     python -m tests.training.worker '{"out": "...", "steps": 12, ...}'
 
-`plain` trains in float64 without a random draw, `kill_at` ends it at that batch by SIGKILL, and
-`pause_at` makes it wait there: it creates the file `paused` beside `out` and goes on when there is
+`plain` trains in float64 without a random draw, `kill_at` ends the last process at that batch by
+SIGKILL, and `pause_at` makes it wait there: it creates the file `paused` beside `out` and goes on when there is
 a file `signaled`.
 """
 
@@ -24,10 +24,11 @@ from tests.training.toy import CrashingData, ToyData, toy_model, toy_run, weight
 
 
 class KilledData(CrashingData):
-    """Kills its process, as the system would."""
+    """Kills the last process, as the system would."""
 
     def crash(self) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
+        if int(os.environ.get("RANK", "0")) + 1 == int(os.environ.get("WORLD_SIZE", "1")):
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 class PausingData(CrashingData):
@@ -57,7 +58,7 @@ def main() -> None:
     dtype = torch.float64 if "model" in options else torch.float32
     data = ToyData(dtype=dtype)
     if kill_at is not None:
-        data = KilledData(kill_at)
+        data = KilledData(kill_at, dtype)
     if pause_at is not None:
         data = PausingData(pause_at, out.parent, dtype)
     toy_run(out, data=data, **options)

@@ -6,6 +6,8 @@ parallelize_module(model, mesh["context"], ContextParallel())
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -18,6 +20,7 @@ from linattn_models.attention import LinearAttention
 from linattn_models.attention.base import Mixer
 from linattn_models.attention.linear import LinearMixer
 from linattn_models.autoregressive import AutoregressiveTransformer
+from linattn_models.ctc.recognizer import Recognizer
 from linattn_models.transformer import Transformer
 
 _ADVICE = "choose linear attention without a window and with causal_block 1"
@@ -36,6 +39,9 @@ class ContextParallel(ParallelStyle):
     - a `LinearAttention` or `Transformer` (without rotary positions), or a module that holds some:
       every rank passes the vectors of its own positions, (B, N_r, E).
 
+    Recognizers are refused, because CTC's loss aligns whole utterances. What one rank refuses, or
+    modules of which ranks hold parameters of other shapes, is the same ValueError on all.
+
     Weights stay whole on every rank; `DistributedDataParallel` and `fully_shard` divide work and
     weights by the same mesh or another dimension of it. With these two, multiply the loss by the
     number of ranks, because they take the mean of the gradients.
@@ -46,7 +52,12 @@ class ContextParallel(ParallelStyle):
         parts = list(module.modules())
         layers = [x for x in parts if isinstance(x, LinearMixer | LinearAttention)]
         models = [x for x in parts if isinstance(x, AutoregressiveTransformer)]
-        _check_divisible(parts, models, layers)
+        refusal = None
+        try:
+            _check_divisible(parts, models, layers)
+        except ValueError as error:
+            refusal = str(error)
+        _agree(device_mesh, module, refusal)
         for part in (*layers, *models):
             part.mesh = device_mesh
         return module
@@ -59,6 +70,10 @@ def _check_divisible(
 ) -> None:
     """Refuses attention that needs more of other ranks than a state."""
     for part in parts:
+        if isinstance(part, Recognizer):
+            wanted = "a model of tokens, or layers"
+            advice = "the loss aligns whole utterances, so divide the batch instead"
+            raise ValueError(expected("ContextParallel", wanted, type(part).__name__, advice))
         if isinstance(part, Mixer) and (not isinstance(part, LinearMixer) or part.causal_block > 1):
             got = type(part).__name__
             if part.causal_block > 1:
@@ -77,17 +92,40 @@ def _check_divisible(
         raise ValueError(expected("ContextParallel", "a module with linear attention", kinds))
 
 
+def _agree(mesh: DeviceMesh, module: nn.Module, refusal: str | None) -> None:
+    """Raises on every rank what one refuses, or what differs between their modules."""
+    own = {name: f"{tuple(x.shape)} {x.dtype}" for name, x in module.named_parameters()}
+    told: list[Any] = [None] * mesh.size()
+    dist.all_gather_object(told, (refusal, own), group=mesh.get_group())
+    for text, _ in told:
+        if text is not None:
+            raise ValueError(text)
+    first = told[0][1]
+    for rank, (_, other) in enumerate(told):
+        for name in first | other:
+            ours, theirs = (x.get(name, "no such parameter") for x in (first, other))
+            if ours != theirs:
+                got = f"{ours} on rank 0 and {theirs} on rank {rank}"
+                raise ValueError(expected(f"{name} of ranks", "the same on every rank", got))
+
+
 def sum_gradients(model: nn.Module, mesh: DeviceMesh) -> None:
     """Adds up the gradients of all ranks of `mesh`, in place; every rank calls it.
 
-    A parameter without a gradient on a rank counts as 0 there. Leave it out under
-    `DistributedDataParallel` and `fully_shard`, which do the same.
+    A parameter without a gradient counts as 0, and one without a gradient on any rank stays without
+    one. Leave it out under `DistributedDataParallel` and `fully_shard`, which add up themselves.
     """
     check_mesh("mesh", mesh)
     parameters = [x for x in model.parameters() if x.requires_grad]
+    if not parameters:
+        return
+    given = [x.grad is not None for x in parameters]
+    used = torch.tensor(given, dtype=torch.int32, device=parameters[0].device)
+    dist.all_reduce(used, group=mesh.get_group())
     by_dtype: dict[torch.dtype, list[nn.Parameter]] = {}
-    for x in parameters:
-        by_dtype.setdefault(x.dtype, []).append(x)
+    for x, ranks in zip(parameters, used.tolist(), strict=True):
+        if ranks:
+            by_dtype.setdefault(x.dtype, []).append(x)
     for same in by_dtype.values():
         gradients = [torch.zeros_like(x) if x.grad is None else x.grad for x in same]
         total: Tensor = torch.cat([x.flatten() for x in gradients])

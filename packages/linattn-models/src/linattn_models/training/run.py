@@ -17,7 +17,11 @@ from linattn_models.training.config import TrainingConfig, fingerprint, require_
 from linattn_models.training.data import Order, TrainingData
 from linattn_models.training.loop import Evaluate, Loop, preserve_modes
 from linattn_models.training.metrics import MetricsLog
-from linattn_models.training.processes import require_same_settings, share_refusals
+from linattn_models.training.processes import (
+    require_same_settings,
+    share_refusals,
+    start_processes,
+)
 from linattn_models.training.progress import Progress, restore_progress, save_progress
 from linattn_models.training.random_state import seed_all
 from linattn_models.training.run_folder import RunFolder
@@ -91,13 +95,16 @@ def train(
     memory. On a CPU with glibc, the process keeps the memory of freed tensors for new ones until
     training ends. An update of the paper's MNIST model then takes a tenth less time.
     """
-    followed = _metric_to_follow(config, monitor, evaluate)
     folder = RunFolder(out)
-    begun = folder.config() if resume and folder.holds_run() else None
-    config = config.settle_warmup(begun)
-    described = run_config(describe, model_config, config, len(data))
+    start_processes()
+    with share_refusals():
+        followed = _metric_to_follow(config, monitor, evaluate)
+        begun = folder.config() if resume and folder.holds_run() else None
+        config = config.settle_warmup(begun)
+        described = run_config(describe, model_config, config, len(data))
+    given = {"monitor": monitor, "resume": resume, "evaluate": evaluate is not None}
+    require_same_settings({**described, **given})
     accelerator = make_accelerator(config)
-    require_same_settings(described)
     with share_refusals():
         if accelerator.is_main_process:
             _require_startable(folder, described, resume)
