@@ -7,12 +7,15 @@ from benchmarks.cases import (
     lengths,
     lsh_layer,
     operator,
+    parallel,
     serving,
     tokens,
     training,
 )
 
-THEMES = (operator, lengths, lsh_layer, decoding, tokens, serving, hugging_face, training)
+THEMES = (
+    operator, lengths, lsh_layer, decoding, tokens, serving, hugging_face, training, parallel,
+)  # fmt: skip
 CASES: tuple[Case, ...] = tuple(case for theme in THEMES for case in theme.CASES)
 
 

@@ -145,15 +145,13 @@ def check_unused(rank: int, ranks: int, mesh: DeviceMesh) -> None:
 def check_refusals(rank: int, ranks: int, mesh: DeviceMesh) -> None:
     """What one rank refuses, all refuse in the same words."""
     linear = build(*MODELS[0])
-    recognizer = CTCTransformer(
-        CTCTransformerConfig(3, TransformerConfig(1, 2, 4, 8, is_causal=False))
-    )
+    layers = TransformerConfig(1, 2, 4, 8, is_causal=False)
     wrong: list[tuple[str, torch.nn.Module]] = [
         ("linear attention", build({"attention": Softmax()}, {})),
         ("linear attention", build({"attention": Linear(window_size=3)}, {})),
         ("linear attention", build({"attention": Softmax()}, {}) if rank else linear),
         ("linear attention", torch.nn.Linear(2, 2)),
-        ("layers", recognizer),
+        ("layers", CTCTransformer(CTCTransformerConfig(3, layers))),
         ("same on every rank", build({"attention": Linear()}, {"head": 7 + rank})),
     ]
     for named, model in wrong:

@@ -3,8 +3,8 @@
     python -m tests.training.worker '{"out": "...", "steps": 12, ...}'
 
 `plain` trains in float64 without a random draw, `kill_at` ends the last process at that batch by
-SIGKILL, and `pause_at` makes it wait there: it creates the file `paused` beside `out` and goes on when there is
-a file `signaled`.
+SIGKILL, and `pause_at` makes it wait there: it creates the file `paused` beside `out` and goes on
+when there is a file `signaled`.
 """
 
 from __future__ import annotations
