@@ -68,12 +68,12 @@ def save_progress(
         "progress": asdict(progress),
         **updater.get_state(),
     }
-    if updater.accelerator.is_main_process:
-        weights = updater.model.state_dict()
-        write_checkpoint(folder.checkpoint_folder(progress.step), weights, state)
-        for old in folder.checkpoints()[: -updater.config.keep_checkpoints]:
-            remove_folder(old)
-    updater.accelerator.wait_for_everyone()
+    with share_refusals():  # a disk may be full
+        if updater.accelerator.is_main_process:
+            weights = updater.model.state_dict()
+            write_checkpoint(folder.checkpoint_folder(progress.step), weights, state)
+            for old in folder.checkpoints()[: -updater.config.keep_checkpoints]:
+                remove_folder(old)
 
 
 def restore_progress(checkpoint: Path, updater: Updater, fingerprint: str) -> Progress:
