@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -54,6 +55,7 @@ def attend(mesh: DeviceMesh | None, quick: bool, dtype: torch.dtype) -> Callable
         x.requires_grad_()
 
     def call() -> Tensor:
+        out: Any
         if mesh is None:
             out = linattn_core.linear_attention(*inputs, is_causal=True)
         else:
