@@ -85,10 +85,8 @@ public:
         const Activation ungated = coin() ? Activation::gelu : Activation::gelu_tanh;
         const Activation activation = gated ? Activation::silu : ungated;
         ModelSource model{};
-        static_cast<DecoderShape&>(model) = {format,    heads,   kv_heads_,
-                                             head_dim_, hidden_, FeatureMap::elu,
-                                             1e-6f,     coin(),  activation,
-                                             gated,     window_, rotary ? 1e4 : 0};
+        static_cast<DecoderShape&>(model) = {format, heads,  kv_heads_,  head_dim_, hidden_, FeatureMap::elu,
+                                             1e-6f,  coin(), activation, gated,     window_, rotary ? 1e4 : 0};
         model.norm = norm(e, centered);
         for (int i = 0; i < 2; ++i) {
             LayerSource layer{};

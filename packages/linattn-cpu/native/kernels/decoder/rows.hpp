@@ -31,9 +31,7 @@ LINATTN_INLINE Vec<float> sigmoid(Vec<float> x) {
 }
 
 // x (1 + tanh(y)) / 2, with y = sqrt(2 / pi) (x + 0.044715 x^3); (1 + tanh(y)) / 2 = sigmoid(2 y).
-LINATTN_INLINE Vec<float> gelu_tanh(Vec<float> x) {
-    return x * sigmoid(x * (x * x * 0.0713548163f + 1.5957691216f));
-}
+LINATTN_INLINE Vec<float> gelu_tanh(Vec<float> x) { return x * sigmoid(x * (x * x * 0.0713548163f + 1.5957691216f)); }
 
 LINATTN_INLINE Vec<float> activate(Activation activation, Vec<float> x) {
     if (activation == Activation::silu) return x * sigmoid(x);
