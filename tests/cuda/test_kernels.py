@@ -289,9 +289,8 @@ def test_bytes_that_a_position_costs(
     """What is read: the least forward, and in two passes backward; results are written once.
 
     The queries' pass reads q, k, v, the output, its gradient, and n. That of keys and values reads
-    q, k, v, the gradient, n, and h. In segments, each that another one continues is summed up
-    before: its k and v, and backward its q and gradient, n, and h too. The last is, where a state
-    is wanted.
+    q, k, v, the gradient, n, and h. In segments, each that another one continues is summed up before:
+    its k and v, and backward its q and gradient, n, and h too. The last is, where a state is wanted.
     """
     width, length = 64, 576
     case = ONE.with_(heads=1, queries=length, head_dim=width, value_dim=width, dtype=dtype)
