@@ -99,7 +99,7 @@ Product product_of(const Attention& call) {
     product.key_lengths = call.key_lengths;
     product.mask = call.mask;
     product.cu_seqlens = call.cu_seqlens;
-    product.segments = product.launched_segments = call.segments;
+    product.segments = call.segments;
     product.eps = call.eps;
     return product;
 }

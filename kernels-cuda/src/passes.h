@@ -55,11 +55,8 @@ Product sums_of_keys(const Attention& call);
 
 Status launch_product(const Attention& call, const Product& product);
 
-// Whether a caller wants any of a state's numbers.
-inline bool exists(const State& state) { return state.s != nullptr || state.z != nullptr; }
-
 // Turns the sums of each segment into the state that it begins with, from `first` on, which has heads of keys; `last`
-// takes the total. Without it, the sum of the segment that time ends with is not read.
+// takes the total.
 Status launch_scan(const Attention& call, const SegmentStates& states, const State& first, const State& last,
                    bool backwards);
 

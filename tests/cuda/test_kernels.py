@@ -22,7 +22,7 @@ from linattn_cuda.device import Gpu
 from tests.contract.agreement import assert_agree, assert_within_budget
 from tests.contract.budgets import budget, error
 from tests.contract.cases import Case, by_definition, drawing, on_backend
-from tests.cuda.emulated import CUT, H100, NAMES, WALKING, CutBackend, EmulatedBackend
+from tests.cuda.emulated import CUT, H100, NAMES, WALKING, EmulatedBackend
 from tests.cuda.layouts import LAYOUTS
 
 pytestmark = pytest.mark.usefixtures("emulation")
@@ -276,37 +276,23 @@ def test_tiny_features_do_not_underflow(backend: str, dtype: torch.dtype) -> Non
     torch.testing.assert_close(out, torch.tensor([[[[1.0], [1.5]]]]).to(dtype), rtol=1e-2, atol=0)
 
 
-@pytest.mark.parametrize("with_state", [False, True])
-@pytest.mark.parametrize("backend", [EmulatedBackend(), CutBackend()], ids=NAMES)
 @pytest.mark.parametrize(("dtype", "size"), [(torch.bfloat16, 2), (torch.float32, 4)])
-def test_bytes_that_a_position_costs(
-    dtype: torch.dtype,
-    size: int,
-    backend: EmulatedBackend,
-    with_state: bool,
-    emulation: ModuleType,
-) -> None:
+def test_bytes_that_a_position_costs(dtype: torch.dtype, size: int, emulation: ModuleType) -> None:
     """What is read: the least forward, and in two passes backward; results are written once.
 
     The queries' pass reads q, k, v, the output, its gradient, and n. That of keys and values reads
-    q, k, v, the gradient, n, and h. In segments, each that another one continues is summed up before:
-    its k and v, and backward its q and gradient, n, and h too. The last is, where a state is wanted.
+    q, k, v, the gradient, n, and h.
     """
-    width, length = 64, 576
+    width, length = 64, 512
     case = ONE.with_(heads=1, queries=length, head_dim=width, value_dim=width, dtype=dtype)
-    call = AttentionCall(
-        *case.inputs().values(), is_causal=True, requires_grad=True, return_state=with_state
-    )
-    cut = backend.segments != 1
-    continued = length * 2 // 3 if cut else 0
+    call = AttentionCall(*case.inputs().values(), is_causal=True, requires_grad=True)
+    backend = EmulatedBackend()
     emulation.take_copied_bytes()
 
     output = backend.attention(call)
-    summed = length if cut and with_state else continued
-    assert emulation.take_copied_bytes() == (3 * length + 2 * summed) * width * size
+    assert emulation.take_copied_bytes() == length * 3 * width * size
     backend.attention_backward(call, output, torch.ones_like(output.out), None)
-    rows, numbers = 9 * length + 4 * continued, 3 * length + 2 * continued
-    assert emulation.take_copied_bytes() == rows * width * size + numbers * 4
+    assert emulation.take_copied_bytes() == length * (9 * width * size + 3 * 4)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)

@@ -38,10 +38,9 @@ LINATTN_KERNEL(scan_threads, 1) scan(const LINATTN_PARAMETER Scan call) {
     for (int k = 0; k < call.segments; ++k) {
         const int segment = call.backwards ? call.segments - 1 - k : k;
         float& state = call.states[(sequence_and_head * call.segments + segment) * numbers + i];
-        const float before = sum;
-        // The last one's is a part of the total alone, and is not there where nobody takes that.
-        if (last != nullptr || k + 1 < call.segments) sum += state;
-        state = before;
+        const float own = state;
+        state = sum;
+        sum += own;
     }
     if (last != nullptr) last[at(sequence_and_head)] = sum;
 }

@@ -16,7 +16,7 @@ class ProductBlock : protected ProductRows<Shape> {
 public:
     LINATTN_DEVICE ProductBlock(const Product& call, unsigned char* shared) : Rows(call, shared) {
         const Int index = block_x();
-        work_.segment = call.first_segment + block_y();
+        work_.segment = block_y();
         work_.column = index % call.slices * E;
         work_.sequence = index / call.slices / call.heads;
         work_.place = place_of(call, work_.sequence, index / call.slices % call.heads);

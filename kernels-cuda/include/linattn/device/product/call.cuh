@@ -67,9 +67,8 @@ struct Product {
     const unsigned char* mask;  // (B, L)
     const Int* cu_seqlens;
     int slices, segments;
-    int first_segment, launched_segments;  // those of the segments that this launch computes
-    bool reads, sums;                      // whether there are rows to compute, and keys to add
-    bool finds_bias_alone;                 // the rows are read for h, and have no results
+    bool reads, sums;       // whether there are rows to compute, and keys to add
+    bool finds_bias_alone;  // the rows are read for h, and have no results
     bool backwards;
     bool rows_are_keys;  // rows are positions of keys: gradients of k and v
     Bias bias;
