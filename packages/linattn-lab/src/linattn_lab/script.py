@@ -25,7 +25,8 @@ EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 EXIT_CLOSED_OUTPUT = 141  # as of a program that SIGPIPE ends
 # The processes of torchrun mostly refuse the same. The first one prints it, and then torchrun ends
-# the others, which wait so many seconds before they print what is theirs alone.
+# the others, which wait so many seconds for that. What may be theirs alone they print after fewer.
+TORCHRUN_ENDS_WITHIN = 120.0
 FIRST_PRINTS_WITHIN = 5.0
 
 _registry = tyro.constructors.ConstructorRegistry()
@@ -194,6 +195,9 @@ def require_one_process() -> None:
 
 def _leave(error: BaseException, code: int, advice: str = "") -> NoReturn:
     if os.environ.get("RANK", "0") != "0":
+        if getattr(error, "on_all_processes", False):
+            time.sleep(TORCHRUN_ENDS_WITHIN)
+            sys.exit(code)
         time.sleep(FIRST_PRINTS_WITHIN)
     if os.environ.get(DEBUG_VARIABLE) == "1":
         traceback.print_exception(error)

@@ -17,6 +17,7 @@ from linattn_models.training.config import flatten
 
 Examples = TypeVar("Examples", bound=Sequence[Any] | torch.Tensor)
 Item = TypeVar("Item")
+Error = TypeVar("Error", bound=Exception)
 
 # Some processes wait while others evaluate more, or make files; torch's default may be too short.
 _LONGEST_WAIT = timedelta(hours=6)
@@ -62,9 +63,9 @@ def share_refusals() -> Iterator[None]:
     refusals = gather_object([None if error is None else (kind, str(error))])
     first = next(filter(None, refusals), None)
     if error is not None and first == (kind, str(error)):
-        raise error
+        raise _on_all(error)
     if first is not None:
-        raise first[0](first[1])
+        raise _on_all(first[0](first[1]))
 
 
 def require_same_settings(described: Mapping[str, Any]) -> None:
@@ -75,7 +76,13 @@ def require_same_settings(described: Mapping[str, Any]) -> None:
             wanted, got = (repr(x.get(name, "absent")) for x in (first, other))
             if wanted != got:
                 where = f"{name} on process {process}"
-                raise ValueError(expected(where, f"{wanted} as on process 0", got))
+                raise _on_all(ValueError(expected(where, f"{wanted} as on process 0", got)))
+
+
+def _on_all(error: Error) -> Error:
+    """The error, marked as one that every process raises: scripts print it once."""
+    error.on_all_processes = True  # type: ignore[attr-defined]
+    return error
 
 
 def take_share(examples: Examples) -> Examples:
