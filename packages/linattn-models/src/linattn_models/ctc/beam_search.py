@@ -157,7 +157,8 @@ class BeamSearch:
             return []
         paths = [self.prefixes.path(node) for node in self._nodes]
         best = paths[self._order()[0]]
-        shared = sum(1 for _ in takewhile(lambda step: len(set(step)) == 1, zip(*paths)))  # noqa: B905
+        steps = zip(*paths, strict=False)  # as many as the shortest path has
+        shared = sum(1 for _ in takewhile(lambda step: len(set(step)) == 1, steps))
         aligned = ctc_align(frames, [self.prefixes.lasts[node] for node in best])
         horizon = max(0, len(frames) - longest)  # frames before it go, whatever the paths share
         final = max(0, shared - 1, sum(phone.last < horizon for phone in aligned))
