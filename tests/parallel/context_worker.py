@@ -14,6 +14,7 @@ from torch.testing import assert_close
 
 from linattn_core import LinearAttentionState, linear_attention
 from linattn_core.distributed import context_parallel_attention
+from linattn_core.feature_maps import FeatureMap
 
 largest: dict[torch.dtype, float] = {}  # the largest error so far
 LOCAL = ("query", "key", "value")
@@ -218,6 +219,22 @@ def check_losses_of_one_rank(rank: int, ranks: int, mesh: DeviceMesh) -> None:
     assert x.grad is not None and x.grad.isfinite().all()
 
 
+class FailingMap(FeatureMap):
+    """exp, or an error."""
+
+    def __init__(self, fails: bool) -> None:
+        super().__init__()
+        self.fails = fails
+
+    def queries(self, x: Tensor) -> Tensor:
+        if self.fails:
+            raise KeyError("direction")
+        return x.exp()
+
+    def feature_dim(self, head_dim: int) -> int:
+        return head_dim
+
+
 def check_refusals(rank: int, ranks: int, mesh: DeviceMesh) -> None:
     """What is wrong on one rank is the same error on all, and the next call works."""
     x = torch.randn(1, 2, 4, 4)
@@ -231,6 +248,7 @@ def check_refusals(rank: int, ranks: int, mesh: DeviceMesh) -> None:
         (ValueError, "cu_seqlens", (x, x, x), {"cu_seqlens": torch.tensor([0, 4])}),
         (ValueError, "key_lengths", (x, x, x), {"key_lengths": torch.tensor([4 * ranks + 1])}),
         (ValueError, "backend", (x, x, x), {"backend": "none"}),
+        (RuntimeError, "KeyError", (x, x, x), {"feature_map": FailingMap(last)}),
     ]
     for kind, name, tensors, options in wrong:
         with pytest.raises(kind, match=name) as error:

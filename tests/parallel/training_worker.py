@@ -72,8 +72,9 @@ def evaluate(model: AutoregressiveTransformer) -> dict[str, float]:
 
 def make_run(out: Path, steps: int = STEPS, **options: Any) -> dict[str, Any]:
     """One process's part of a run in `out`; `options` go to `train` or its configuration."""
-    arguments = {"loss": mean_over_tokens, "evaluate": evaluate, "model": build_model()}
-    for name in ("loss", "order", "resume", "evaluate", "model"):
+    arguments: dict[str, Any] = {"loss": mean_over_tokens, "evaluate": evaluate}
+    arguments |= {"model": build_model(), "describe": {"app": "parallel"}}
+    for name in (*arguments, "order", "resume"):
         if name in options:
             arguments[name] = options.pop(name)
     settings = {"batch_size": 8, "learning_rate": 0.02, "log_every": 1, "clip_norm": 0.5, **options}
@@ -84,7 +85,6 @@ def make_run(out: Path, steps: int = STEPS, **options: Any) -> dict[str, Any]:
         **arguments,
         config=TrainingConfig(steps=steps, optimizer="adamw", **settings),
         out=out,
-        describe={"app": "parallel"},
         model_config={},
     )
 
@@ -168,9 +168,10 @@ def check_refusals(rank: int, ranks: int, folder: Path) -> None:
         ("context_parallel", folder / "new", {"context_parallel": ranks + 1}),
         ("context_parallel", folder / "new", {"context_parallel": 2, "model": unknown}),
         ("batch_size", folder / "new", {"batch_size": 2 * ranks - 1}),
+        ("JSON", folder / "new", {"describe": {"app": object() if rank else "parallel"}}),
     ]
     for named, out, options in wrong:
-        with pytest.raises(ValueError, match=named) as error:
+        with pytest.raises((ValueError, TypeError), match=named) as error:
             make_run(out, **options)
         told: list[Any] = [None] * ranks
         dist.all_gather_object(told, str(error.value))

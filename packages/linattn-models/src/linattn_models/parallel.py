@@ -6,14 +6,13 @@ parallelize_module(model, mesh["context"], ContextParallel())
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ParallelStyle
 
+from linattn_core.distributed.agreement import require_same
 from linattn_core.distributed.functional import check_mesh
 from linattn_core.errors import expected
 from linattn_models.attention import LinearAttention
@@ -40,7 +39,8 @@ class ContextParallel(ParallelStyle):
       every rank passes the vectors of its own positions, (B, N_r, E).
 
     Recognizers are refused, because CTC's loss aligns whole utterances. What one rank refuses, or
-    modules of which ranks hold parameters of other shapes, is the same ValueError on all.
+    modules of which ranks hold parameters of other shapes, is the same ValueError on all ranks of
+    the mesh.
 
     Weights stay whole on every rank; `DistributedDataParallel` and `fully_shard` divide work and
     weights by the same mesh or another dimension of it. With these two, multiply the loss by the
@@ -52,12 +52,13 @@ class ContextParallel(ParallelStyle):
         parts = list(module.modules())
         layers = [x for x in parts if isinstance(x, LinearMixer | LinearAttention)]
         models = [x for x in parts if isinstance(x, AutoregressiveTransformer)]
-        refusal = None
+        refusal: ValueError | None = None
         try:
             _check_divisible(parts, models, layers)
         except ValueError as error:
-            refusal = str(error)
-        _agree(device_mesh, module, refusal)
+            refusal = error
+        own = {name: f"{tuple(x.shape)} {x.dtype}" for name, x in module.named_parameters()}
+        require_same(device_mesh.get_group(), own, refusal)
         for part in (*layers, *models):
             part.mesh = device_mesh
         return module
@@ -90,23 +91,6 @@ def _check_divisible(
     if not layers:
         kinds = ", ".join(sorted({type(x).__name__ for x in parts})) or "none"
         raise ValueError(expected("ContextParallel", "a module with linear attention", kinds))
-
-
-def _agree(mesh: DeviceMesh, module: nn.Module, refusal: str | None) -> None:
-    """Raises on every rank what one refuses, or what differs between their modules."""
-    own = {name: f"{tuple(x.shape)} {x.dtype}" for name, x in module.named_parameters()}
-    told: list[Any] = [None] * mesh.size()
-    dist.all_gather_object(told, (refusal, own), group=mesh.get_group())
-    for text, _ in told:
-        if text is not None:
-            raise ValueError(text)
-    first = told[0][1]
-    for rank, (_, other) in enumerate(told):
-        for name in first | other:
-            ours, theirs = (x.get(name, "no such parameter") for x in (first, other))
-            if ours != theirs:
-                got = f"{ours} on rank 0 and {theirs} on rank {rank}"
-                raise ValueError(expected(f"{name} of ranks", "the same on every rank", got))
 
 
 def sum_gradients(model: nn.Module, mesh: DeviceMesh) -> None:

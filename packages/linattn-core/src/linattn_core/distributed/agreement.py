@@ -13,7 +13,7 @@ from linattn_core.calls import AttentionCall
 from linattn_core.errors import expected
 from linattn_core.torch_private import has_cpu_backend
 
-_KINDS: dict[str, type[Exception]] = {"ValueError": ValueError, "TypeError": TypeError}
+_KINDS = (OSError, TypeError, ValueError, RuntimeError)
 _compared: set[str] = set()  # names of the groups that have compared a call
 
 
@@ -52,26 +52,54 @@ def compare(
     Where a group has no CPU backend, the answer waits for the GPU. So it compares its first call
     only, and those that need the lengths; the lengths of other calls are 0.
     """
-    place, name = _place(group, device), group.group_name
+    place = _place(group, device)
     needs_lengths = settings["key_lengths"] is not None or settings["cu_seqlens"] is not None
-    if place.type != "cpu" and name in _compared and not needs_lengths:
+    if place.type != "cpu" and group.group_name in _compared and not needs_lengths:
         return [0] * group.size()
-    _compared.add(name)
     digest = hashlib.sha256(repr(settings).encode()).digest()
     own = [length, int.from_bytes(digest[:7], "big"), 0]
     everyone = _gather(group, own, place)
     if any(row[2] for row in everyone) or len({row[1] for row in everyone}) > 1:
-        _raise_difference(group, settings, None)
+        require_same(group, settings)
     return [row[0] for row in everyone]
 
 
 def fail(group: dist.ProcessGroup, error: Exception, device: torch.device) -> NoReturn:
     """Raises this rank's error on all ranks, which `compare` at the same time."""
     place = _place(group, device)
-    if place.type != "cpu" and group.group_name in _compared:
-        raise error
-    _gather(group, [0, 0, 1], place)
-    _raise_difference(group, {}, error)
+    if place.type == "cpu" or group.group_name not in _compared:
+        _gather(group, [0, 0, 1], place)
+        require_same(group, {}, error)
+    raise error
+
+
+def require_same(
+    group: dist.ProcessGroup, settings: dict[str, Any], error: Exception | None = None
+) -> None:
+    """Raises the same error on all ranks if one passes an error, or if their settings differ."""
+    failure = None if error is None else describe_error(error)
+    told: list[Any] = [None] * group.size()
+    dist.all_gather_object(told, (settings, failure), group)
+    is_common = all(failure == told[0][1] for _, failure in told)
+    for rank, (_, failure) in enumerate(told):
+        if failure is not None:
+            kind, text = failure
+            raise kind(text if is_common else f"On rank {rank}: {text}")
+    first = told[0][0]
+    for rank, (other, _) in enumerate(told):
+        for name in first | other:
+            ours, theirs = (x.get(name) for x in (first, other))
+            if repr(ours) != repr(theirs):
+                got = f"{ours} on rank 0 and {theirs} on rank {rank}"
+                raise ValueError(expected(f"{name} of ranks", "the same on every rank", got))
+
+
+def describe_error(error: Exception) -> tuple[type[Exception], str]:
+    """A kind and a text that every rank can raise."""
+    for kind in _KINDS:
+        if isinstance(error, kind):
+            return kind, str(error)
+    return RuntimeError, repr(error)
 
 
 def _place(group: dist.ProcessGroup, device: torch.device) -> torch.device:
@@ -80,25 +108,8 @@ def _place(group: dist.ProcessGroup, device: torch.device) -> torch.device:
 
 
 def _gather(group: dist.ProcessGroup, own: list[int], place: torch.device) -> list[list[int]]:
+    _compared.add(group.group_name)
     row = torch.tensor(own, dtype=torch.int64, device=place)
     rows = [torch.empty_like(row) for _ in range(group.size())]
     dist.all_gather(rows, row, group=group)
     return [x.tolist() for x in rows]
-
-
-def _raise_difference(
-    group: dist.ProcessGroup, settings: dict[str, Any], error: Exception | None
-) -> NoReturn:
-    kind = "TypeError" if isinstance(error, TypeError) else "ValueError"
-    calls: list[Any] = [None] * group.size()
-    dist.all_gather_object(calls, (settings, kind, None if error is None else str(error)), group)
-    for rank, (_, kind, text) in enumerate(calls):
-        if text is not None:
-            raise _KINDS[kind](f"On rank {rank}: {text}")
-    first = calls[0][0]
-    for rank, (other, _, _) in enumerate(calls):
-        for name, value in first.items():
-            if other[name] != value:
-                got = f"{value} on rank 0 and {other[name]} on rank {rank}"
-                raise ValueError(expected(f"{name} of ranks", "the same on every rank", got))
-    raise AssertionError("settings with different fingerprints differ in no setting")

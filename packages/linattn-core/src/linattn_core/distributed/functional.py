@@ -65,8 +65,8 @@ def context_parallel_attention(
 
     Raises:
         ValueError, TypeError: as `linear_attention`, and where ranks differ in what has to be the
-            same; the same error on every rank. On a group without a CPU backend, ranks compare
-            their first call only.
+            same; the same error on every rank. An error of another type is a RuntimeError on every
+            rank. On a group without a CPU backend, ranks compare their first call only.
 
     Cost per rank: that of `linear_attention` on its part, the sums over its keys once more (in the
     backward pass: over its queries), and the traffic of two states, whatever the length and the
@@ -85,7 +85,7 @@ def context_parallel_attention(
     else:
         try:
             call = prepare_attention(call, feature_map, backend, enable_gqa)
-        except (TypeError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - or the other ranks would wait
             agreement.fail(mesh.get_group(), error, torch.device(mesh.device_type))
     group: dist.ProcessGroup = mesh.get_group()
     out, state, normalizer = context_parallel(call, backend, group.group_name)

@@ -69,7 +69,7 @@ def _agree(call: AttentionCall, backend: str, group: dist.ProcessGroup) -> list[
             check_attention_values(call._replace(cu_seqlens=None))
         placed = call._replace(initial_state=zero_states(call, call.batch), cu_seqlens=None)
         registry.select(backend, placed)
-    except ValueError as error:
+    except Exception as error:  # noqa: BLE001 - or the other ranks would wait
         agreement.fail(group, error, call.device)
     settings = agreement.describe(call, backend)
     lengths = agreement.compare(group, call.key_length, settings, call.device)

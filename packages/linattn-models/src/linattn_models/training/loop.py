@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from linattn_core.errors import expected
 from linattn_models.training.metrics import MetricsLog, finite_or_none
+from linattn_models.training.processes import share_refusals
 from linattn_models.training.progress import Progress
 from linattn_models.training.random_state import preserve_random_state
 from linattn_models.training.schedule import learning_rate
@@ -117,12 +118,12 @@ class Loop:
             torch.no_grad(),
         ):
             values = {n: float(x) for n, x in self.evaluate(model.eval()).items()}
-        if self.log is not None:
-            self.log.log(self.progress.step, "eval", values, self.progress.train_seconds)
+        with share_refusals():
+            if self.log is not None:
+                self.log.log(self.progress.step, "eval", values, self.progress.train_seconds)
         self.progress.metrics = finite_or_none(values)
         if self.monitor is not None:
             self.progress.errors.append((self.progress.step, self._read_monitored(self.monitor)))
-        self.updater.accelerator.wait_for_everyone()
 
     def _read_monitored(self, name: str) -> float | None:
         """The metric `name` of the last evaluation, on every process."""
@@ -138,9 +139,10 @@ class Loop:
         self._read_losses()
         self.updater.gather_weights()
         self.updater.require_finite_weights(self.progress.step)
-        if self.log is not None:
-            self.log.sync()
-            self.progress.metrics_lines = self.log.lines
+        with share_refusals():
+            if self.log is not None:
+                self.log.sync()
+                self.progress.metrics_lines = self.log.lines
         self.save(self.progress)
 
     def _all_agree_to_stop(self, stop: StopRequest) -> bool:

@@ -12,6 +12,7 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
 
+from linattn_core.distributed.agreement import describe_error
 from linattn_core.errors import expected
 from linattn_models.training.config import flatten
 
@@ -50,19 +51,18 @@ def main_process_first() -> Iterator[None]:
 
 @contextmanager
 def share_refusals() -> Iterator[None]:
-    """Raises a ValueError or OSError of the body of one process on all, which run it together.
+    """Raises an error of the body of one process on all, which run it together.
 
     The body must not wait for other processes.
     """
-    error: ValueError | OSError | None = None
+    error: Exception | None = None
     try:
         yield
-    except (ValueError, OSError) as caught:
+    except Exception as caught:  # noqa: BLE001 - or the others would wait
         error = caught
-    kind = OSError if isinstance(error, OSError) else ValueError
-    refusals = gather_object([None if error is None else (kind, str(error))])
-    first = next(filter(None, refusals), None)
-    if error is not None and first == (kind, str(error)):
+    own = None if error is None else describe_error(error)
+    first = next(filter(None, gather_object([own])), None)
+    if error is not None and own == first:
         raise _on_all(error)
     if first is not None:
         raise _on_all(first[0](first[1]))

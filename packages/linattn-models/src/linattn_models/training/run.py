@@ -143,10 +143,10 @@ def train(
         Loop(updater, evaluate, save, progress, log, followed).run(stop)
         updater.gather_weights()
         model.to(accelerator.device)
-        if accelerator.is_main_process:
-            own = _summarize(folder, updater, progress)
-            folder.write_summary({**{name: described[name] for name in describe}, **own})
-        accelerator.wait_for_everyone()
+        with share_refusals():
+            if accelerator.is_main_process:
+                own = _summarize(folder, updater, progress)
+                folder.write_summary({**{name: described[name] for name in describe}, **own})
     if stop.requested:
         raise KeyboardInterrupt("stopped after the last step; the run is complete")
     return folder.summary()
