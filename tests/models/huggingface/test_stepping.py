@@ -16,7 +16,7 @@ pytest.importorskip("transformers", reason="needs the extra [transformers]")
 import transformers
 from transformers import DynamicCache
 
-from linattn_models.decoding.compile import FEWEST_STEPS
+from linattn_models.decoding.choose import FEWEST_STEPS
 from linattn_models.huggingface import convert, load_converted, stepping
 from linattn_models.huggingface.steps import Steps
 from tests.models.decoding.decoders import close, needs_cpu_backend

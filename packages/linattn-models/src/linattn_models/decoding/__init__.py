@@ -1,7 +1,8 @@
 """Decoding: sequences drawn token by token, and steps compiled to be fast.
 
 batch             requests that join and leave a batch between steps
-compile           `compile_decoder`, a cache of what it compiles, the choice of a predictor
+choose            what draws: the model, or a compiled decoder, of which there is a cache
+compile           `compile_decoder`
 compiled_decoder  decoders with packed weights and the interface of the model
 generation        the mixin with `generate`, `stream` and `beam_search`
 graph             a decoder whose steps are CUDA graphs, recorded in slots of memory
@@ -19,13 +20,13 @@ torch_step        the step that is recorded
 
 from linattn_models.decoding.batch import ContinuousBatch, Output, Request, SamplingParams
 from linattn_models.decoding.beams import Hypotheses
-from linattn_models.decoding.compile import (
+from linattn_models.decoding.choose import (
     DECODERS,
     choose_decoder,
     choose_method,
     choose_predictor,
-    compile_decoder,
 )
+from linattn_models.decoding.compile import compile_decoder
 from linattn_models.decoding.compiled_decoder import (
     CompiledDecoder,
     CompiledTransformer,

@@ -1,40 +1,21 @@
-"""`compile_decoder`, a cache of what it compiles, and the choice of a predictor."""
+"""`compile_decoder`: the packed weights of a model, for steps of one native call or CUDA graph."""
 
 from __future__ import annotations
 
-import threading
-import weakref
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Protocol, cast, overload
+from typing import Any, Protocol, overload
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from linattn_core import choice, registry
-from linattn_core.autocast import autocast_dtype
 from linattn_core.decoder_spec import WEIGHTS, CannotCompile, DecoderDescription, NativeDecoder
 from linattn_core.errors import expected
-from linattn_core.torch_private import version_of
 from linattn_models.config import TransformerConfig
-from linattn_models.decoding.compiled_decoder import (
-    CompiledDecoder,
-    CompiledTransformer,
-    FusedPredictor,
-)
+from linattn_models.decoding.compiled_decoder import CompiledDecoder, CompiledTransformer
 from linattn_models.decoding.graph import Choose, CudaGraphRecorder, GraphDecoder, Recorder
-from linattn_models.decoding.loop import Start
-from linattn_models.decoding.predictors import RerunPredictor, StatefulPredictor, TokenModel
-from linattn_models.decoding.prompts import Prompt
-from linattn_models.fingerprint import compute_checksums, compute_fingerprint
-from linattn_models.sharded import require_whole
-from linattn_models.state import Cursor, DecodingState, check_end
-from linattn_models.validation import at_least, no_dropout, one_of
-
-DECODERS = ("auto", "eager", "compiled")
-METHODS = ("auto", "stateful", "rerun")
-# Packing the weights costs about as much as this number of steps.
-FEWEST_STEPS = 16
+from linattn_models.decoding.predictors import TokenModel
+from linattn_models.fingerprint import compute_fingerprint
+from linattn_models.state import DecodingState
+from linattn_models.validation import at_least, one_of
 
 
 class VectorModel(Protocol):
@@ -173,163 +154,3 @@ def compile_native(
         advice = "install one that compiles decoders: linattn-cpu, the extra [cpu]"
         wanted = expected("backends", "a native one", "the reference alone", advice)
         raise CannotCompile(f"{error} {wanted}") from None
-
-
-def choose_predictor(
-    model: TokenModel, method: str, decoder: str | CompiledDecoder, prompt: Prompt
-) -> Start:
-    """Starts the predictor of a prompt, with the method and decoder of `generate`."""
-    method = choose_method(model, method)
-    no_dropout(model.training, model.config.dropout)
-    if method == "rerun":
-        prompt.check_stateless()
-    else:
-        require_whole(model)
-    compiled = choose_decoder(model, method, decoder, prompt.steps, prompt.positions)
-    if compiled is not None:
-        return partial(FusedPredictor, compiled, prompt, model)
-    return partial(RerunPredictor if method == "rerun" else StatefulPredictor, model, prompt)
-
-
-def choose_method(model: TokenModel, method: str) -> str:
-    """The method without "auto", which means "rerun" for a model that cannot step."""
-    one_of("method", method, METHODS)
-    if method == "auto":
-        return "stateful" if model.can_step else "rerun"
-    return method
-
-
-def choose_decoder(
-    model: TokenModel,
-    method: str,
-    decoder: str | CompiledDecoder,
-    steps: int,
-    positions: int | None = None,
-) -> CompiledDecoder | None:
-    """The compiled decoder that `generate` steps with, or None where the model itself predicts.
-
-    Args:
-        method: "stateful" or "rerun".
-        decoder: as for `generate`.
-        steps: tokens to draw, which decide whether packing the weights is worth it.
-        positions: how many positions the sequences take; by default as many as the model has.
-    """
-    if method == "rerun":
-        if decoder not in ("auto", "eager"):
-            wanted = "'auto' or 'eager' with method 'rerun', which takes no decoder"
-            raise ValueError(expected("decoder", wanted, repr(decoder), "pass method='stateful'"))
-        return None
-    if isinstance(decoder, CompiledDecoder):
-        decoder.check_decodes(model)
-        check_end(Cursor(0, positions or 0), decoder.longest)
-        return decoder
-    if decoder not in DECODERS:
-        wanted = f"{', '.join(map(repr, DECODERS))}, or what compile_decoder made"
-        raise ValueError(expected("decoder", wanted, repr(decoder)))
-    if decoder == "eager" or (decoder == "auto" and not _worth_packing(model, steps)):
-        return None
-    try:
-        return packed_decoder(model, positions)
-    except CannotCompile:
-        if decoder == "compiled":
-            raise
-        return None
-
-
-def _worth_packing(model: TokenModel, steps: int) -> bool:
-    # In autocast the model computes in half precision, and a compiled decoder does not.
-    return steps >= FEWEST_STEPS and autocast_dtype(model.device.type) is None
-
-
-@dataclass(frozen=True)
-class _Packed:
-    """A decoder and what it was packed from.
-
-    The description keeps the model's tensors alive, so that no new tensor can get the same address
-    and look unchanged.
-    """
-
-    decoder: CompiledDecoder
-    description: DecoderDescription
-    signature: tuple[Any, ...]
-    checksums: Tensor
-
-    def is_from(self, signature: tuple[Any, ...], checksums: Tensor) -> bool:
-        """Whether it was packed from these settings and weights."""
-        return self.signature == signature and torch.equal(self.checksums, checksums)
-
-
-# Not an attribute of the models, so that copies, pickles and state dicts do not contain it.
-_cache: weakref.WeakKeyDictionary[TokenModel, _Packed] = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
-
-
-def packed_decoder(model: TokenModel, positions: int | None = None) -> CompiledDecoder:
-    """The float32 decoder of the model with its current weights, for at least `positions`.
-
-    Cost: if a weight, a layer, a setting or the head has changed since the last call, the weights
-    are packed; otherwise they are read once, which takes about as long as one step.
-    """
-    description = model.describe(positions)
-    with _lock:
-        source = _signature(model, description), checksums_of(description)
-        packed = _cache.pop(model, None)
-        if packed is None or not packed.is_from(*source):
-            del packed  # frees its memory before the next is packed
-            decoder = compile_described(model, description, "float32", "auto")
-            packed = _Packed(cast(CompiledDecoder, decoder), description, *source)
-        _cache[model] = packed
-        return packed.decoder
-
-
-def kept_decoder(model: TokenModel, positions: int | None = None) -> CompiledDecoder | None:
-    """The decoder that `packed_decoder` would return without packing; None if it would pack.
-
-    Cost: one read of the weights if there is a decoder of the model.
-    """
-    packed = _cache.get(model)
-    if packed is None:
-        return None
-    description = model.describe(positions)
-    unchanged = packed.is_from(_signature(model, description), checksums_of(description))
-    return packed.decoder if unchanged else None
-
-
-def _signature(model: TokenModel, description: DecoderDescription) -> tuple[Any, ...]:
-    """What a decoder depends on, apart from the values of the weights."""
-    tokens = description.tokens
-    return (
-        model.config,
-        model.head,
-        model.max_length,
-        None if tokens is None else tokens.sampler,
-        settings_of(description),
-        tuple(_identity(x) for x in description.tensors()),
-    )
-
-
-def settings_of(description: DecoderDescription) -> tuple[Any, ...]:
-    """What a described decoder depends on, apart from its tensors."""
-    norms = [description.norm]
-    for layer in description.layers:
-        norms += [layer.norm1, layer.norm2]
-    return (
-        choice.current,
-        description.feature_map,
-        description.eps,
-        description.activation,
-        description.norm_first,
-        description.num_kv_heads,
-        description.rotary_base,
-        description.window_size,
-        tuple(norm.eps for norm in norms),
-    )
-
-
-def checksums_of(description: DecoderDescription) -> Tensor:
-    """Numbers that change with any weight; see `compute_checksums`."""
-    return compute_checksums(description.tensors())
-
-
-def _identity(x: Tensor) -> tuple[Any, ...]:
-    return x.data_ptr(), x.shape, x.stride(), x.dtype, x.device, version_of(x)

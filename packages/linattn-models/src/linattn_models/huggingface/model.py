@@ -14,7 +14,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from linattn_core.errors import expected, quote
 from linattn_models.autoregressive import AutoregressiveTransformer
-from linattn_models.decoding.compile import kept_decoder, packed_decoder
+from linattn_models.decoding.choose import kept_decoder, packed_decoder
 from linattn_models.decoding.compiled_decoder import CompiledDecoder
 from linattn_models.files import replace_file
 from linattn_models.heads.base import check_sequences

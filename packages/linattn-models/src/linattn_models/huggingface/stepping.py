@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -19,11 +18,13 @@ from linattn_core.decoder_spec import (
 )
 from linattn_core.errors import expected
 from linattn_models import description
-from linattn_models.decoding.compile import checksums_of, compile_native, settings_of
+from linattn_models.decoding.choose import settings_of
+from linattn_models.decoding.compile import compile_native
 from linattn_models.huggingface.cache import StateLayer
 from linattn_models.huggingface.converted import ConvertedAttention, shape_of
 from linattn_models.huggingface.decays import log_decay
 from linattn_models.huggingface.steps import Steps
+from linattn_models.snapshot import Source
 from linattn_models.state import Cursor, zero_states
 
 EPS = 1e-6  # of `linear_attention`, whose default converted layers use
@@ -92,13 +93,11 @@ def decay_logits(layer: ConvertedAttention, like: Tensor) -> Tensor | None:
     return (logarithms - (-torch.expm1(logarithms)).log()).to(like.dtype)
 
 
-@dataclass(frozen=True)
-class _Packed:
+class _Packed(NamedTuple):
     """A decoder, and what it was packed from."""
 
     native: NativeDecoder
-    settings: tuple[Any, ...]
-    checksums: Tensor
+    source: Source
     longest: int | None
 
 
@@ -112,10 +111,8 @@ def _find(model: nn.Module, describe: Describe, pack: bool) -> _Packed | None:
     if packed is None and not pack:
         return None
     described = describe(model)
-    settings = described.device, *settings_of(described)
-    checksums = checksums_of(described)
-    same = packed is not None and packed.settings == settings
-    if packed is not None and same and torch.equal(packed.checksums, checksums):
+    source = Source(described.tensors(), described.device, settings_of(described))
+    if packed is not None and packed.source == source:
         return packed
     if not pack:
         return None
@@ -124,7 +121,7 @@ def _find(model: nn.Module, describe: Describe, pack: bool) -> _Packed | None:
     _compare(model, described, native)
     table = cast(TokenCoding, described.tokens).positions
     longest = None if table is None else len(table)
-    _cache[model] = _Packed(native, settings, checksums, longest)
+    _cache[model] = _Packed(native, source, longest)
     return _cache[model]
 
 

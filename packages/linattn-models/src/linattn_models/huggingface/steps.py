@@ -10,7 +10,7 @@ from torch import nn
 
 from linattn_core.autocast import autocast_dtype
 from linattn_core.decoder_spec import CannotCompile
-from linattn_models.decoding.compile import FEWEST_STEPS
+from linattn_models.decoding.choose import FEWEST_STEPS
 from linattn_models.snapshot import Snapshot
 
 
