@@ -35,6 +35,7 @@ def test_a_saved_model_is_compiled(tmp_path: Path) -> None:
     [
         ({"decoder": "eager", "weights": "int8"}, "--weights"),
         ({"max_num_batched_tokens": 0}, "max_num_batched_tokens"),
+        ({"max_num_seqs": 1 << 60}, "max_num_seqs"),
         ({"port": 1 << 16}, "--port"),
     ],
 )

@@ -122,7 +122,8 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
 
         Raises:
             ValueError, TypeError: another shape, dtype, length or token; padding among tokens
-                that continue a state; a state of another model, or with LSH; offloaded weights.
+                that continue a state; a state of other sizes, or with LSH; offloaded weights. Other
+                weights of the same sizes are not noticed: a cache has no fingerprint.
 
         Cost: O(N) time; one token after a state costs the same at every position. Without gradients
         and in evaluation mode, such steps are compiled from the 17th of a cache on, or from the

@@ -82,13 +82,11 @@ def make_decoder(flags: Flags) -> CompiledDecoder | AutoregressiveTransformer:
             raise ValueError(expected("--weights", "a compiled decoder", "--decoder eager"))
         return model
     try:
-        decoder = compile_decoder(model, flags.weights)
+        return compile_decoder(model, flags.weights)
     except CannotCompile:
         if flags.decoder == "compiled" or flags.weights != "float32":
             raise
         return model
-    decoder.tokenizer = model.tokenizer
-    return decoder
 
 
 if __name__ == "__main__":

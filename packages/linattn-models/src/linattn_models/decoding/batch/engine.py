@@ -17,6 +17,7 @@ from linattn_models.decoding.generation import GenerationMixin
 from linattn_models.decoding.predictors import TokenModel
 from linattn_models.decoding.row_sampling import RowSampling
 from linattn_models.heads.base import token_shape
+from linattn_models.memory import lacks_memory
 from linattn_models.sharded import require_whole
 from linattn_models.state import DecodingState
 from linattn_models.validation import at_least, no_dropout
@@ -70,7 +71,8 @@ class ContinuousBatch:
             prompt is read. Sequences that end inside a call have at most so many steps too many.
 
     Raises:
-        ValueError, TypeError: numbers out of range, or a model that cannot step.
+        ValueError, TypeError: numbers out of range, more states than fit into memory, or a model
+            that cannot step.
 
     Cost: a step of linear attention costs the same at every position. Memory: the states of
     max_num_seqs rows, and 8 KiB of random numbers for each.
@@ -96,7 +98,13 @@ class ContinuousBatch:
             _check_model(cast(TokenModel, decoder))
         self._start = _read_start(self.decoder)
         shape = token_shape(decoder.head)
-        self._rows = Rows(self._start, self.max_num_seqs, shape, decoder.device)
+        try:
+            self._rows = Rows(self._start, self.max_num_seqs, shape, decoder.device)
+        except (MemoryError, RuntimeError) as error:
+            if not lacks_memory(error):
+                raise
+            wanted = "sequences whose states fit into memory"
+            raise ValueError(expected("max_num_seqs", wanted, self.max_num_seqs)) from error
         self._waiting: deque[tuple[int, Task]] = deque()
         self._reading: deque[_Reading] = deque()
         self._outputs: list[Output] = []
