@@ -10,7 +10,8 @@ from linattn_core import choice, registry
 from linattn_core.decoder_spec import WEIGHTS, CannotCompile, DecoderDescription, NativeDecoder
 from linattn_core.errors import expected
 from linattn_models.config import TransformerConfig
-from linattn_models.decoding.compiled_decoder import CompiledDecoder, CompiledTransformer
+from linattn_models.decoding.compiled_decoder import CompiledDecoder
+from linattn_models.decoding.compiled_transformer import CompiledTransformer
 from linattn_models.decoding.graph import Choose, CudaGraphRecorder, GraphDecoder, Recorder
 from linattn_models.decoding.predictors import TokenModel
 from linattn_models.fingerprint import compute_fingerprint
@@ -82,21 +83,14 @@ def compile_decoder(
         wanted = "an AutoregressiveTransformer or a Transformer"
         raise TypeError(expected("model", wanted, f"a {type(model).__name__}"))
     if max_length is None:
-        return _with_fingerprint(
-            compile_described(model, model.describe(), weights, backend), model
-        )
-    max_length = at_least("max_length", max_length, 1)
-    if not hasattr(model, "head"):
-        advice = "a decoder of vectors has no positions"
-        raise ValueError(expected("max_length", "a model of tokens", "one of vectors", advice))
-    return _with_fingerprint(
-        compile_described(model, model.describe(max_length), weights, backend), model
-    )
-
-
-def _with_fingerprint(
-    decoder: CompiledDecoder | CompiledTransformer, model: Any
-) -> CompiledDecoder | CompiledTransformer:
+        description = model.describe()
+    else:
+        max_length = at_least("max_length", max_length, 1)
+        if not hasattr(model, "head"):
+            advice = "a decoder of vectors has no positions"
+            raise ValueError(expected("max_length", "a model of tokens", "one of vectors", advice))
+        description = model.describe(max_length)
+    decoder = compile_described(model, description, weights, backend)
     if isinstance(decoder, CompiledDecoder) and isinstance(model, nn.Module):
         decoder.set_fingerprint(compute_fingerprint(model))
     return decoder

@@ -1,4 +1,4 @@
-"""Compiled decoders: packed weights, with the interface of the model."""
+"""Compiled decoders of tokens: packed weights, with the interface of the model."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from linattn_core.decoder_spec import Draw, NativeDecoder, RowDraw
 from linattn_core.errors import expected
-from linattn_models.attention.config import Linear
-from linattn_models.config import TransformerConfig
+from linattn_models.decoding.compiled_transformer import Compiled, advance
 from linattn_models.decoding.generation import GenerationMixin
 from linattn_models.decoding.loop import Start
 from linattn_models.decoding.predictors import (
@@ -47,15 +46,10 @@ from linattn_models.state import (
     check_fits,
     check_parameters,
     check_positions,
-    check_prompts,
     less_one,
     room_for,
-    zero_states,
 )
 from linattn_models.validation import (
-    at_least,
-    check_vector_sequences,
-    check_vectors,
     lengths_within,
 )
 
@@ -64,90 +58,7 @@ from linattn_models.validation import (
 _MOST_PARAMETERS = 1 << 15
 
 
-class _Compiled:
-    """What decoders of tokens and of vectors share.
-
-    Attributes:
-        weights: the name of the dtype of the packed matrices.
-        native: the decoder with the packed weights; see `NativeDecoder`.
-    """
-
-    def __init__(
-        self, config: TransformerConfig, weights: str, native: NativeDecoder, device: torch.device
-    ) -> None:
-        self.weights = weights
-        self.native = native
-        self._config = config
-        self._device = device
-
-    @property
-    def config(self) -> TransformerConfig:
-        """The configuration of the layers."""
-        return self._config
-
-    @property
-    def device(self) -> torch.device:
-        """The device of inputs, outputs and states."""
-        return self._device
-
-    def __repr__(self) -> str:
-        packed = f"{self.weights} weights, {self.native.nbytes:,} bytes"
-        return f"{type(self).__name__}({packed}, {self.native.instruction_set})"
-
-    def __reduce__(self) -> NoReturn:
-        wanted, advice = "no copying or pickling", "save the model and call load_decoder(folder)"
-        raise TypeError(expected(f"a {type(self).__name__}", wanted, "one of them", advice))
-
-    def _zeros(self, batch: int) -> tuple[FixedState, ...]:
-        config = self._config
-        heads, dim = config.num_kv_heads or config.num_heads, config.head_dim
-        window = cast(Linear, config.attention).window_size
-        return zero_states(config.num_layers, batch, heads, dim, self._device, window)
-
-
-class CompiledTransformer(_Compiled):
-    """The decoding interface of a `Transformer`: (B, E) -> (B, E); updates states in place.
-
-    Later changes of the model's weights do not reach it. Its results have no gradients.
-    """
-
-    def initial_state(self, batch: int, *, max_length: int | None = None) -> DecodingState:
-        """The state before the first position, as `Transformer.initial_state`."""
-        batch = at_least("batch", batch, 1)
-        if max_length is not None:
-            max_length = at_least("max_length", max_length, 1)
-        return DecodingState(self._zeros(batch), START, max_length)
-
-    def prefill(
-        self, x: Tensor, lengths: Tensor | None = None, *, max_length: int | None = None
-    ) -> tuple[Tensor, DecodingState]:
-        """As `Transformer.prefill`."""
-        check_vector_sequences(x, self.config.embed_dim)
-        self._check_place(x)
-        batch, length = x.shape[:2]
-        check_prompts(length, max_length)
-        if lengths is not None:
-            lengths_within("lengths", lengths, batch, length)
-            lengths = lengths.to(self.device, torch.int64)
-        layers = self._zeros(batch)
-        state = DecodingState(layers, START.after(length, lengths), max_length)
-        return self.native.prefill(x.detach(), lengths, layers), state
-
-    def step(self, x: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
-        """As `Transformer.step`, but always updates the state in place."""
-        check_vectors(x, self.config.embed_dim)
-        self._check_place(x)
-        state.check_step(x.shape[0])
-        y, _ = self.native.step(x.detach(), state.position, layers_of(state), None)
-        return y, _advance(state, None)
-
-    def _check_place(self, x: Tensor) -> None:
-        if x.dtype != torch.float32 or x.device != self.device:
-            got = f"{x.dtype} on {x.device}"
-            raise TypeError(expected("x", f"float32 on {self.device}", got, "convert it by .to()"))
-
-
-class CompiledDecoder(_Compiled, GenerationMixin):
+class CompiledDecoder(Compiled, GenerationMixin):
     """The decoding interface of an `AutoregressiveTransformer`, with compiled steps.
 
     Its states are those of the model, so model and decoder can continue each other's states. Later
@@ -304,7 +215,7 @@ class CompiledDecoder(_Compiled, GenerationMixin):
         else:
             draw, filters = self._draw(self._drawn, layers, sampling), sampling.filters or None
         parameters, drawn = self.native.step(token, state.position, layers, draw, filters)
-        return parameters, cast(Tensor, drawn), _advance(state, parameters)
+        return parameters, cast(Tensor, drawn), advance(state, parameters)
 
     def steps_and_draws(
         self, token: Tensor, state: DecodingState, sampling: Draws, count: int
@@ -330,7 +241,7 @@ class CompiledDecoder(_Compiled, GenerationMixin):
             draw = _draw_noise(cast(Drawn, self._drawn), count, layers[0].z, sampling)
             filters = sampling.filters or None
         parameters, drawn = self.native.steps(token, state.position, layers, draw, count, filters)
-        return parameters, drawn, _advance(state, parameters[-1], count)
+        return parameters, drawn, advance(state, parameters[-1], count)
 
     def draws_inside(self, sampling: Draws) -> bool:
         """Whether a native step can draw so; if not, torch draws from the step's parameters."""
@@ -366,7 +277,7 @@ class CompiledDecoder(_Compiled, GenerationMixin):
 
     def _step(self, token: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
         parameters, _ = self.native.step(token, state.position, layers_of(state), None)
-        return parameters, _advance(state, parameters)
+        return parameters, advance(state, parameters)
 
     def _draw(self, head: Drawn, layers: tuple[FixedState, ...], sampling: Sampling) -> Draw:
         """New random numbers for the head, in the decoder's own tensors if it has them."""
@@ -460,12 +371,6 @@ def _copy_into(layers: tuple[FixedState, ...], state: DecodingState) -> Decoding
         for x, y in zip(own, other, strict=True):
             x.copy_(y)
     return replace(state, layers=layers)
-
-
-def _advance(state: DecodingState, parameters: Tensor | None, count: int = 1) -> DecodingState:
-    """The state `count` positions later, with the same memory."""
-    cursor = state.cursor.after(count, None)
-    return DecodingState(state.layers, cursor, state.max_length, parameters, state.fingerprint)
 
 
 def _after(token: Tensor, state: DecodingState) -> Prompt:
