@@ -111,7 +111,7 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Check types (mypy): strictly in packages, plainly in the rest."""
+    """Check types (mypy --strict)."""
     install_packages(
         session,
         "mypy",
@@ -123,8 +123,8 @@ def types(session: nox.Session) -> None:
         *app_requirements(),
         cuda="OFF",
     )
-    session.run("mypy", "--strict", *(str(package.folder / "src") for package in PACKAGES))
-    session.run("mypy", "benchmarks", "replication", "apps", "noxfile.py")
+    sources = (str(package.folder / "src") for package in PACKAGES)
+    session.run("mypy", "--strict", *sources, "benchmarks", "replication", "apps", "noxfile.py")
 
 
 @nox.session

@@ -67,7 +67,7 @@ def interpolate(before: tuple[float, float], after: tuple[float, float]) -> floa
     """Returns the length at which a power law through both points passes 1."""
     (left, low), (right, high) = before, after
     share = -math.log(low) / (math.log(high) - math.log(low))
-    return left * float(right / left) ** share
+    return float(left * (right / left) ** share)
 
 
 def _names(members: Members) -> list[str]:

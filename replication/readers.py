@@ -55,7 +55,7 @@ def flat(folder: Path) -> Figures:
 
 def read_cases(folder: Path) -> dict[str, CaseResult]:
     """What benchmarks left, on either device."""
-    on_cpu, on_gpu = (record_file(folder.parent, folder.name, x) for x in ("cpu", "cuda"))  # type: ignore[arg-type]
+    on_cpu, on_gpu = (record_file(folder.parent, folder.name, x) for x in ("cpu", "cuda"))
     file = on_gpu if on_gpu.exists() else on_cpu
     return latest_results(read_records(file, Record[CaseResult]))
 

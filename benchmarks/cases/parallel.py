@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor.parallel import parallelize_module
+from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 import linattn_core
@@ -121,7 +121,7 @@ def train_images(mesh: DeviceMesh | None, quick: bool, dtype: torch.dtype) -> Ca
 def run_ranks(work: Work, ranks: int, quick: bool) -> tuple[float, list[Tensor]]:
     """The least processor seconds of the busiest rank, and what each rank returns."""
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_run, (ranks, folder, work, quick), nprocs=ranks)  # type: ignore[no-untyped-call]
+        spawn(_run, (ranks, folder, work, quick), nprocs=ranks)
         told = [torch.load(Path(folder) / f"{rank}.pt") for rank in range(ranks)]
     return max(seconds for seconds, _ in told), [result for _, result in told]
 

@@ -70,9 +70,10 @@ class Variant:
                 groups = query.shape[1] // key.shape[1]
                 key, value = (x.repeat_interleave(groups, 1) for x in (key, value))
             own = {**arguments, "log_decay": decay[0]} if decay else arguments
-            return linear_attention(
+            output: Tensor = linear_attention(
                 query, key, value, is_causal=problem.causal, backend=backend, **own
             )
+            return output
 
         return attend
 

@@ -93,7 +93,7 @@ def export_recognizer(run: TrainedRun, chunk: int) -> bytes:
     content = program.model_proto
     for key, value in describe(run, prior, chunk).items():
         content.metadata_props.add(key=key, value=value)
-    return content.SerializeToString()
+    return bytes(content.SerializeToString())
 
 
 def describe(run: TrainedRun, prior: Prior, chunk: int) -> dict[str, str]:

@@ -132,7 +132,7 @@ def measure_growth(
         heard += len(samples)
         start = start if heard > whole / 10 else process.memory_info().rss
         if heard >= whole:
-            return process.memory_info().rss - start
+            return int(process.memory_info().rss - start)
     raise AssertionError("unreachable")
 
 

@@ -70,7 +70,8 @@ class RunningNorm:
         moments = self._advance(np.stack([x, x**2], 1))
         mean, square = moments[:, 0], moments[:, 1]
         deviation = np.sqrt(np.maximum(square - mean**2, SMALLEST_DEVIATION**2))
-        return ((x - mean) / deviation).astype(np.float32)
+        normalized: Frames = ((x - mean) / deviation).astype(np.float32)
+        return normalized
 
     def _advance(self, values: np.ndarray) -> np.ndarray:
         """The moments (n, 2, BINS) at each frame, from its values of this shape."""

@@ -120,4 +120,5 @@ class WordFinder:
     def _leave_out(self, inside: Integers) -> Integers:
         """The same, where phones of a word may be missing after the place of a path."""
         apart = inside - self._depth - self._apart
-        return np.minimum.accumulate(apart) + self._depth + self._apart
+        lowest: Integers = np.minimum.accumulate(apart) + self._depth + self._apart
+        return lowest

@@ -60,10 +60,11 @@ def _generate(
     prefix: Tensor | None = None,
 ) -> Tensor:
     with evaluating(model):
-        return model.generate(
+        tokens: Tensor = model.generate(
             batch,
             prefix=prefix,
             temperature=draw.temperature,
             generator=torch.Generator(model.device).manual_seed(draw.seed),
             progress=draw.progress,
         )
+        return tokens
