@@ -28,7 +28,7 @@ from replication.records import Evidence, find_evidence, judge_claim
 RESULTS = ROOT / "docs" / "results"
 DOCUMENTS = (
     "README.md", "docs/images.md", "docs/replication/report.md", "packages/linattn-cuda/README.md",
-    "docs/results/attentions/README.md", "docs/results/copy_task/README.md", "docs/text.md",
+    "docs/results/attentions/README.md", "docs/results/copy_task/README.md", "docs/results/conversion/README.md", "docs/text.md",
 )  # fmt: skip
 BLOCK = re.compile(r"(<!-- numbers: ([\w-]+), by [^>]*-->\n).*?(<!-- end of numbers -->)", re.S)
 IMAGES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
@@ -250,4 +250,6 @@ BLOCKS: dict[str, Callable[[list[Evidence]], str]] = {
     "compared-on-digits": published("attentions/digits"),
     "compared-on-mnist": published("attentions/mnist"),
     "compared-on-text": published("text_generation"),
+    "converted-characters": published("conversion/characters"),
+    "converted-sentences": published("conversion/sentences"),
 }

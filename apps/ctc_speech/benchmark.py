@@ -21,6 +21,9 @@ if __name__ == "__main__":
     import linattn_lab.startup  # noqa: F401  (before torch)
 
 import dataclasses
+import datetime
+import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -31,6 +34,7 @@ import torch
 from tqdm import tqdm
 
 from linattn_core.errors import expected
+from linattn_lab.machine import Device, describe_machine
 from linattn_lab.plots import Panel, Points, plot_panels
 from linattn_lab.runs import make_folders
 from linattn_lab.script import parse_flags, require_at_least, require_one_process, run_script
@@ -73,7 +77,7 @@ class Flags:
     resume: bool = False
     """Continue the measurement in --out."""
     out: Path = Path("runs", APP, "benchmark")
-    """Folder for benchmark.md, benchmark.json, costs.png and points.json."""
+    """Folder for results.md, benchmark.json, costs.png and points.json."""
 
     def recipe(self, attention: Attention) -> Recipe:
         """The model, as the paper has it: on each frame, without convolutions."""
@@ -106,19 +110,23 @@ def main(flags: Flags) -> None:
     costs = measure(flags, [*batches, *equal])
     epoch = [cost for lengths in batches for cost in costs if cost.lengths == lengths]
     curve = [cost for cost in costs if cost.lengths in equal]
+    device: Device = "cuda" if torch.cuda.is_available() else "cpu"
     record = {
         "app": APP,
+        "date": datetime.date.today().isoformat(),
+        "hardware": describe_machine(device).hardware,
+        "command": shlex.join(["python", *sys.argv]),
         "preset": flags.preset,
         "rounds": flags.rounds,
         "feature_speed": measure_feature_speed(),
-        "environment": environment(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
+        "environment": environment(torch.device(device)),
         "seconds_per_epoch": {x: epoch_seconds(y) for x, y in by_attention(epoch).items()},
         "epoch": [cost.model_dump() for cost in epoch],
         "curve": [cost.model_dump() for cost in curve],
     }
     write_json(flags.out / "benchmark.json", record, compact=True)
     text = document(epoch, curve, record)
-    replace_file(flags.out / "benchmark.md", text.encode())
+    replace_file(flags.out / "results.md", text.encode())
     panels = [curve_panel(curve, unit) for unit in VALUES]
     plot_panels(flags.out / "costs.png", panels, log_scale=True)
     print(text)
@@ -170,21 +178,24 @@ def document(epoch: Sequence[Cost], curve: Sequence[Cost], record: Mapping[str, 
     where = record["environment"]
     parts = [
         "# What an update of a recognizer costs",
+        "![Seconds and memory of an update over the length](costs.png)",
+        "Seconds of an update and its memory, by the frames of an utterance. LSH shares queries and "
+        "keys, which saves memory.",
         epoch_table(epoch),
         f"An epoch is WSJ's {UTTERANCES:,} utterances; gain: over softmax; GB: the most by which "
         f"memory rose during an update. Medians of {record['rounds']} rounds in which the models "
         f"took turns; preset {record['preset']}; {name_environments([where])}; "
         f"backends: {', '.join(where['backends'])}.",
         curve_table(curve),
-        "Seconds of an update and its memory, by the frames of an utterance.",
         "\n".join(
             f"{cost.attention}, {max(cost.lengths):,} frames: -, since {cost.failure}."
             for cost in (*epoch, *curve)
             if cost.failure
         ),
-        "![Seconds and memory of an update over the length](costs.png)",
         f"Features: one core computes the frames of {record['feature_speed']:,.0f} s of audio in "
         "a second.",
+        f"Measured on {record['date']}: {record['hardware']}. Made by this command:\n\n"
+        f"    {record['command']}",
     ]
     return "\n\n".join(part.rstrip() for part in parts if part) + "\n"
 

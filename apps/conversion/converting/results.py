@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any
 import torch
 import transformers
 
+from linattn_lab.machine import describe_machine
 from linattn_lab.runs import make_folders
 from linattn_lab.script import require_at_least
-from linattn_lab.tables import describe_environment
+from linattn_lab.tables import name_environments
 from linattn_models.files import replace_file
 from linattn_models.training import environment, write_json
 
@@ -39,7 +41,7 @@ def prepare(flags: Any, least: Mapping[str, int], name: str) -> Path:
 def write_results(
     out: Path, flags: Any, start: float, numbers: Mapping[str, Any], tables: Sequence[str]
 ) -> None:
-    """Writes results.json and results.md, and prints the latter.
+    """Writes results.json and table.md, and prints the latter.
 
     Args:
         out: an existing folder.
@@ -51,15 +53,27 @@ def write_results(
     minutes = (time.perf_counter() - start) / 60
     where = environment(torch.device("cpu")) | {"transformers": transformers.__version__}
     settings = {k: _plain(v) for k, v in dataclasses.asdict(flags).items() if k != "out"}
-    record = {"settings": settings, "environment": where, "minutes": minutes, **numbers}
-    note = (
-        f"{minutes:.1f} minutes in all; {describe_environment(where)}; "
-        f"transformers {where['transformers']}."
-    )
-    text = "\n\n".join([*(table.strip() for table in tables), note]) + "\n"
+    record = {
+        "date": datetime.date.today().isoformat(),
+        "hardware": describe_machine().hardware,
+        "settings": settings,
+        "environment": where,
+        "minutes": minutes,
+        **numbers,
+    }
+    text = "\n\n".join([*(table.strip() for table in tables), note(record)]) + "\n"
     write_json(out / "results.json", record)
-    replace_file(out / "results.md", text.encode())
+    replace_file(out / "table.md", text.encode())
     print(f"\n{text}\nAlso in {out}.")
+
+
+def note(record: Mapping[str, Any]) -> str:
+    """When, where and with which versions a run was made."""
+    where = record["environment"]
+    return (
+        f"{record['minutes']:.1f} minutes in all, on {record['date']}: {record['hardware']}; "
+        f"{name_environments([where])}; transformers {where['transformers']}."
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -59,7 +59,7 @@ def test_characters_leaves_numbers_tables_and_a_model(
     process = script("characters", *SMALL, "--text", text, "--out", out)
 
     assert process.code == 0, process.stderr
-    record, table = json.loads((out / "results.json").read_text()), (out / "results.md").read_text()
+    record, table = json.loads((out / "results.json").read_text()), (out / "table.md").read_text()
     assert record["settings"]["tune"] == ["whole", "lora"]
     assert len(record["nats"]) == 5
     # Guessing costs log(256) = 5.5 nats a byte.
@@ -86,7 +86,7 @@ def test_sentences_leaves_numbers_a_table_and_a_model(
     assert record["sentences"] == 1000
     assert len(record["cosines"]) == 3
     mean, _ = record["cosines"]["after 2 more steps, whole"]
-    assert f"{mean:.3f}" in (out / "results.md").read_text()
+    assert f"{mean:.3f}" in (out / "table.md").read_text()
     assert all(-1 <= least <= mean <= 1.001 for mean, least in record["cosines"].values())
     assert record["settings"]["model"] == "encoder"
     assert load_converted(out / "converted").config.linattn_features == 8

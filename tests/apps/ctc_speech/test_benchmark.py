@@ -44,7 +44,7 @@ def test_a_document_with_every_model_that_is_continued(tmp_path: Path, script: S
     )
     assert [x["lengths"] for x in record["curve"]] == [*2 * [[100] * 4], *2 * [[200] * 2]]
     assert all(len(line["seconds"]) == 1 and line["bytes"] > 0 for line in record["curve"])
-    document = (tmp_path / "benchmark.md").read_text()
+    document = (tmp_path / "results.md").read_text()
     assert "| linear" in document and "s of audio in a second" in document
     assert (tmp_path / "costs.png").stat().st_size > 1_000
 
