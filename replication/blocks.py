@@ -28,7 +28,8 @@ from replication.records import Evidence, find_evidence, judge_claim
 RESULTS = ROOT / "docs" / "results"
 DOCUMENTS = (
     "README.md", "docs/images.md", "docs/replication/report.md", "packages/linattn-cuda/README.md",
-    "docs/results/attentions/README.md", "docs/results/copy_task/README.md", "docs/results/conversion/README.md", "docs/text.md",
+    "docs/results/attentions/README.md", "docs/results/copy_task/README.md",
+    "docs/results/conversion/README.md", "docs/text.md",
 )  # fmt: skip
 BLOCK = re.compile(r"(<!-- numbers: ([\w-]+), by [^>]*-->\n).*?(<!-- end of numbers -->)", re.S)
 IMAGES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}

@@ -179,8 +179,8 @@ def document(epoch: Sequence[Cost], curve: Sequence[Cost], record: Mapping[str, 
     parts = [
         "# What an update of a recognizer costs",
         "![Seconds and memory of an update over the length](costs.png)",
-        "Seconds of an update and its memory, by the frames of an utterance. LSH shares queries and "
-        "keys, which saves memory.",
+        "Seconds of an update and its memory, by the frames of an utterance. LSH shares queries "
+        "and keys, which saves memory.",
         epoch_table(epoch),
         f"An epoch is WSJ's {UTTERANCES:,} utterances; gain: over softmax; GB: the most by which "
         f"memory rose during an update. Medians of {record['rounds']} rounds in which the models "
