@@ -34,8 +34,6 @@ from tests.models.tiny import (
     tiny_model,
 )
 
-positions = pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
-
 
 def teacher_forced(
     model: AutoregressiveTransformer, state: DecodingState, tokens: Tensor
@@ -91,19 +89,6 @@ def test_only_a_categorical_head_is_tied() -> None:
     assert tiny_model(head=MixtureOfLogistics(2), bias=False).output.bias is not None
 
 
-@heads
-@positions
-def test_teacher_forced_steps_equal_forward(attention: str, head: Head, positions: str) -> None:
-    model = tiny_model(attention, head, positions)
-    tokens = random_tokens(model, 3, MAX_LENGTH)
-    whole = model(tokens)
-    with torch.no_grad():
-        first, state = model.prefill(tokens[:, :0])
-        torch.testing.assert_close(first, whole[:, 0])
-        steps = teacher_forced(model, state, tokens[:, :-1])
-        torch.testing.assert_close(steps, whole[:, 1:])
-
-
 @given(
     attention=st.sampled_from(STEPPING),
     head=st.sampled_from(HEADS),
@@ -127,13 +112,6 @@ def test_ragged_prompts_go_on_as_each_alone_and_as_the_whole(
             torch.testing.assert_close(alone[0], parameters[row])
             steps_alone = teacher_forced(model, own, following[row : row + 1])
             torch.testing.assert_close(steps_alone[0], steps[row])
-
-
-def test_rerunning_the_prefix_predicts_what_the_state_predicts(attention: str) -> None:
-    model = tiny_model(attention)
-    tokens = random_tokens(model, 2, 5)
-    torch.testing.assert_close(model.predict_next(tokens), model.prefill(tokens)[0])
-    torch.testing.assert_close(model.predict_next(tokens[:, :0]), model(tokens)[:, 0])
 
 
 @heads
@@ -205,13 +183,6 @@ def test_a_full_sequence_refuses_to_go_on(attention: str) -> None:
 def test_refuses_tokens_that_cannot_be_right(head: Any, tokens: Any) -> None:
     with pytest.raises((ValueError, TypeError), match=r"^tokens"):
         tiny_model(head=head).loss(tokens)
-
-
-def test_refuses_tokens_of_another_shape_in_a_step() -> None:
-    model = tiny_model(head=HEADS[2])
-    _, state = model.prefill(random_tokens(model, 2, 3))
-    with pytest.raises(ValueError, match="shape"):
-        model.step(ints(2), state)
 
 
 def test_refuses_models_that_cannot_be_built() -> None:

@@ -15,6 +15,7 @@ from linattn_models.packing import Packing, last_of
 from linattn_models.state import KeyValueCache
 from tests.models.tiny import (
     MAX_LENGTH,
+    STEPPING,
     random_tokens,
     tiny_config,
     tiny_model,
@@ -153,7 +154,7 @@ def test_packed_rows_read_their_own_memory(lengths: list[int]) -> None:
 
 
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal", "none"])
-@pytest.mark.parametrize("attention", ["linear", "softmax"])
+@pytest.mark.parametrize("attention", STEPPING)
 @given(lengths=st.lists(st.integers(0, 4), min_size=1, max_size=4), longer=st.integers(0, 1))
 def test_tokens_after_tokens(
     attention: str, positions: str, lengths: list[int], longer: int
@@ -171,3 +172,4 @@ def test_tokens_after_tokens(
             torch.testing.assert_close(begun[row], model.predict_next(both[:, :n])[0])
             torch.testing.assert_close(goes_on[row], alone[0])
             same_row(state, row, after)
+    assert state.parameters is goes_on

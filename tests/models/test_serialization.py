@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -131,34 +130,6 @@ def test_what_is_no_model_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected a folder, got a file"):
         save(tiny_model(), tmp_path / "config.json")
     assert [x.name for x in tmp_path.iterdir()] == ["config.json"]
-
-
-class Killed(BaseException):
-    """Ends a save without its clean-up, as SIGKILL does."""
-
-
-@pytest.mark.parametrize("renames", [0, 1])
-def test_a_killed_save_leaves_the_old_or_the_new_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int
-) -> None:
-    old, new = tiny_model(), tiny_model("softmax")
-    save(old, tmp_path)
-    calls, replace = iter(range(9)), Path.replace
-
-    def rename_or_die(path: Path, target: Path) -> Path:
-        if next(calls) == renames:
-            raise Killed
-        return replace(path, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", rename_or_die)
-        patch.setattr(shutil, "rmtree", lambda *_, **options: None)
-        with pytest.raises(Killed):
-            save(new, tmp_path)
-    assert load(tmp_path).to_dict() == (new if renames else old).to_dict()
-    save(old, tmp_path)
-    assert load(tmp_path).to_dict() == old.to_dict()
-    assert sorted(x.name for x in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
 
 
 def test_an_interrupted_save_is_completed_by_the_next(
@@ -419,18 +390,3 @@ def test_saving_through_a_link_replaces_what_it_points_to(tmp_path: Path) -> Non
     assert (tmp_path / "link").is_symlink()
     assert torch.equal(load(tmp_path / "folder").norm.bias, changed.norm.bias)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "link"]
-
-
-def test_configurations_that_came_before_groups_and_decays_load(tmp_path: Path) -> None:
-    model = tiny_model(positions="sinusoidal")
-    save(model, tmp_path / "model")
-
-    def remove(config: dict[str, Any]) -> None:
-        for name in ("num_kv_heads", "causal_block"):
-            del config["transformer"][name]
-        del config["transformer"]["attention"]["decay"]
-
-    change_config(tmp_path / "model", remove)
-    loaded = load(tmp_path / "model")
-    assert loaded.to_dict() == model.to_dict()
-    assert "positions.table" in load_file(tmp_path / "model" / "model.safetensors")

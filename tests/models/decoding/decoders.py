@@ -46,6 +46,10 @@ class Kind:
         recorders: dict[str, Recorder] = {"recorded": EagerRecorder(), "tape": TapeRecorder()}
         return recorded(model, weights, recorders.get(self.name))
 
+    def options(self, model: Any) -> dict[str, Any]:
+        """What a model's `generate` takes to step by this decoder."""
+        return {"decoder": "eager" if self.name == "eager" else self.decoder(model)}
+
     def tokens(self, model: AutoregressiveTransformer, batch: int, length: int) -> Tensor:
         return random_tokens(model, batch, length).to(self.device)
 

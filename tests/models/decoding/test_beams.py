@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from linattn_models import AutoregressiveTransformer, MixtureOfLogistics
 from linattn_models.decoding.beams import _Beam
-from tests.models.decoding.decoders import KINDS, Kind, long_model
+from tests.models.decoding.decoders import Kind, long_model
 from tests.models.tiny import STEPPING, random_tokens, tiny_config, tiny_model
 
 
@@ -111,20 +111,16 @@ def test_a_beam_of_all_sequences_finds_the_likeliest(attention: str) -> None:
     torch.testing.assert_close(scores[0, 0], totals.max())
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_decoder_finds_the_same(kind: str) -> None:
-    made = Kind(kind)
-    model = long_model().to(made.device)
+def test_every_decoder_finds_the_same(kind: Kind) -> None:
+    model = long_model().to(kind.device)
     torch.nn.init.normal_(model.output.weight, std=0.7)
-    prefix = made.tokens(model, 2, 3)
+    prefix = kind.tokens(model, 2, 3)
     expected = model.beam_search(prefix=prefix, num_beams=3, length=12, decoder="eager")
-    decoder = made.decoder(model)
+    decoder = kind.decoder(model)
     _, state = model.prefill(prefix)
     for found in (
         decoder.beam_search(prefix=prefix, num_beams=3, length=12),
-        model.beam_search(
-            prefix=prefix, num_beams=3, length=12, decoder="eager" if decoder is model else decoder
-        ),
+        model.beam_search(prefix=prefix, num_beams=3, length=12, **kind.options(model)),
     ):
         assert torch.equal(found.tokens, expected.tokens)
         torch.testing.assert_close(found.scores, expected.scores, rtol=1e-4, atol=1e-5)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from linattn_models import MixtureOfLogistics
 from linattn_models.decoding import Filters
-from tests.models.decoding.decoders import KINDS, Kind, long_model
-from tests.models.tiny import seeded, tiny_model
+from tests.models.decoding.decoders import Kind, long_model
+from tests.models.tiny import seeded
 
 TEMPERATURES = st.sampled_from([0.3, 1.0, 2.0])
 
@@ -87,26 +87,24 @@ def test_the_ends_of_the_range_of_top_p(top_p: float) -> None:
 FILTERS = [{"top_p": 0.7}, {"top_k": 3}, {"min_p": 0.3}, {"top_k": 5, "top_p": 0.8, "min_p": 0.1}]
 
 
-@pytest.mark.parametrize("kind", KINDS[1:])
 @pytest.mark.parametrize("options", FILTERS, ids=str)
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_compiled_decoders_draw_the_models_own_filtered_tokens(
-    kind: str, options: dict[str, Any], temperature: float
+    compiled: Kind, options: dict[str, Any], temperature: float
 ) -> None:
-    kinds = Kind(kind)
-    model = long_model(7).to(kinds.device)
+    model = long_model(7).to(compiled.device)
     torch.nn.init.normal_(model.output.weight, std=1.0)
-    decoder = kinds.decoder(model)
+    decoder = compiled.decoder(model)
     fields = {"stop_tokens": 6, "temperature": temperature, **options}
-    eager, compiled = (
-        model.generate(16, generator=kinds.seeded(), decoder=each, **fields)
+    eager, drawn = (
+        model.generate(16, generator=compiled.seeded(), decoder=each, **fields)
         for each in ("eager", decoder)
     )
-    assert torch.equal(compiled, eager)
-    _, state = decoder.prefill(kinds.tokens(model, 4, 3))
-    token = kinds.tokens(model, 4, 1)[:, 0]
+    assert torch.equal(drawn, eager)
+    _, state = decoder.prefill(compiled.tokens(model, 4, 3))
+    token = compiled.tokens(model, 4, 1)[:, 0]
     parameters, drawn, _ = decoder.step_and_sample(
-        token, state, temperature=temperature, generator=kinds.seeded(1), **options
+        token, state, temperature=temperature, generator=compiled.seeded(1), **options
     )
     allowed = Filters(**options)(parameters, temperature)
     assert allowed.gather(1, drawn.unsqueeze(1)).isfinite().all()
@@ -126,51 +124,3 @@ def test_a_decoder_refuses_filters_before_it_steps(options: dict[str, Any], said
     with pytest.raises(ValueError, match=re.escape(said)):
         decoder.step_and_sample(torch.zeros(1, dtype=torch.int64), state, **options)
     assert torch.equal(state.layers[0][0], before.layers[0][0])
-
-
-def test_a_nucleus_of_half_a_large_vocabulary() -> None:
-    logits = torch.linspace(0, 1e-3, 2_000, dtype=torch.float64)[None]
-    (kept,) = passing(Filters(top_p=0.5), logits)
-    assert kept == set(range(2_000 - len(kept), 2_000)) and 990 < len(kept) < 1_010
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("options", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}], ids=str)
-def test_the_strictest_filters_are_greedy(kind: str, options: dict[str, Any]) -> None:
-    kinds = Kind(kind)
-    model = long_model(7).to(kinds.device)
-    fields: dict[str, Any] = {"decoder": "eager" if kind == "eager" else kinds.decoder(model)}
-    greedy = model.generate(3, temperature=0.0, **fields)
-    drawn = model.generate(3, temperature=1.5, generator=kinds.seeded(), **options, **fields)
-    assert torch.equal(drawn, greedy)
-
-
-@pytest.mark.parametrize("method", ["stateful", "rerun"])
-def test_filters_that_leave_out_nothing_change_nothing(method: str) -> None:
-    model = tiny_model()
-    drawn = (
-        model.generate(4, generator=seeded(), method=method, **options)
-        for options in ({}, {"top_k": 7, "top_p": 1.0, "min_p": 0.0})
-    )
-    assert torch.equal(*drawn)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"top_k": 0}, "top_k: expected"),
-        ({"top_p": 0.0}, "top_p"),
-        ({"top_p": float("nan")}, "top_p"),
-        ({"top_p": True}, "top_p"),
-        ({"min_p": 1.1}, "min_p"),
-    ],
-)
-def test_filters_out_of_range(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(said)):
-        tiny_model().generate(1, **options)
-
-
-def test_a_head_without_a_probability_for_each_token() -> None:
-    said = "the head: expected a Categorical to filter, got a MixtureOfLogistics; leave out top_k"
-    with pytest.raises(ValueError, match=re.escape(said)):
-        tiny_model(head=MixtureOfLogistics(2, 1, 17)).generate(1, top_k=3)

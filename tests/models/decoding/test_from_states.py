@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +14,9 @@ from hypothesis import strategies as st
 from linattn_models import (
     AutoregressiveTransformer,
     CannotCompile,
-    DecodingState,
-    MixtureOfLogistics,
     compile_decoder,
 )
-from tests.models.decoding.decoders import KINDS, Kind, long_model
+from tests.models.decoding.decoders import Kind, close, long_model, same_state
 from tests.models.tiny import STEPPING, random_tokens, seeded, tiny_config, tiny_model
 
 
@@ -45,14 +42,11 @@ def test_two_halves_are_the_whole(attention: str, lengths: list[int], cut: int) 
     assert all(map(torch.equal, state.layers[0], kept.layers[0]))  # the state stays as it is
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("prefix", [0, 3])
-def test_every_decoder_goes_on_from_a_state(kind: str, prefix: int) -> None:
-    made = Kind(kind)
-    model = long_model().to(made.device)
-    decoder = made.decoder(model)
-    options: dict[str, Any] = {"decoder": decoder} if decoder is not model else {"decoder": "eager"}
-    tokens, more = made.tokens(model, 3, 4), made.tokens(model, 3, prefix)
+def test_every_decoder_goes_on_from_a_state(kind: Kind, prefix: int) -> None:
+    model = long_model().to(kind.device)
+    options = kind.options(model)
+    tokens, more = kind.tokens(model, 3, 4), kind.tokens(model, 3, prefix)
     whole = greedy(model, prefix=tokens, length=6, decoder="eager")
     _, state = greedy(model, prefix=tokens, length=6, return_state=True, **options)
     expected, after = greedy(
@@ -60,28 +54,25 @@ def test_every_decoder_goes_on_from_a_state(kind: str, prefix: int) -> None:
     )
     actual, ours = greedy(model, state=state, prefix=more, length=12, return_state=True, **options)
     assert torch.equal(actual, expected)
-    for mine, theirs in zip(ours.layers, after.layers, strict=True):
-        torch.testing.assert_close(mine.s, theirs.s, rtol=1e-4, atol=1e-5)
+    same_state(ours, after)
     alone = torch.cat([whole, more], 1)
     assert torch.equal(greedy(model, prefix=alone, length=18, decoder="eager")[:, 6:], expected)
-    if decoder is not model:
-        assert torch.equal(greedy(decoder, state=state, prefix=more, length=12), expected)
+    if kind.name != "eager":
+        assert torch.equal(
+            greedy(options["decoder"], state=state, prefix=more, length=12), expected
+        )
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_decoder_reads_ragged_tokens_behind_a_state(kind: str) -> None:
-    made = Kind(kind)
-    model = long_model().to(made.device)
-    tokens, more = made.tokens(model, 3, 4), made.tokens(model, 3, 5)
+def test_a_decoder_reads_ragged_tokens_behind_a_state(kind: Kind) -> None:
+    model = long_model().to(kind.device)
+    tokens, more = kind.tokens(model, 3, 4), kind.tokens(model, 3, 5)
     lengths = torch.tensor([5, 0, 2])
     with torch.no_grad():
         _, state = model.prefill(tokens, torch.tensor([2, 4, 0]))
         expected, theirs = model.prefill(more, lengths, state)
-        actual, ours = made.decoder(model).prefill(more, lengths, state)
-    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
-    for mine, other in zip(ours.layers, theirs.layers, strict=True):
-        torch.testing.assert_close(mine.s, other.s, rtol=1e-4, atol=1e-5)
-    assert torch.equal(ours.cursor.rows(3), theirs.cursor.rows(3))
+        actual, ours = kind.decoder(model).prefill(more, lengths, state)
+    close(actual, expected)
+    same_state(ours, theirs)
 
 
 @given(
@@ -111,17 +102,13 @@ def test_stopped_rows_leave_the_state_of_their_own_tokens(
         assert int(state.cursor.rows(len(tokens))[row]) == len(own) + 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "how", [{"temperature": 0.0}, {"seeds": [3, 4, 5]}], ids=["greedy", "seeds"]
 )
 @pytest.mark.parametrize("count", [1, 4, 20])
-def test_a_stream_is_left_and_continued(kind: str, how: dict[str, Any], count: int) -> None:
-    made = Kind(kind)
-    model = long_model().to(made.device)
-    decoder = made.decoder(model)
-    options: dict[str, Any] = {"decoder": decoder} if decoder is not model else {"decoder": "eager"}
-    options |= {"prefix": [[1, 2], [], [3]], "max_new_tokens": 21, **how}
+def test_a_stream_is_left_and_continued(kind: Kind, how: dict[str, Any], count: int) -> None:
+    model = long_model().to(kind.device)
+    options = kind.options(model) | {"prefix": [[1, 2], [], [3]], "max_new_tokens": 21, **how}
     whole = torch.stack(list(model.stream(**options)), 1)
     stream = model.stream(return_state=True, **options)
     first = torch.stack(list(islice(stream, count)), 1)
@@ -159,13 +146,6 @@ def test_a_stream_leaves_the_state_of_what_it_yielded(
         assert state.position == own.shape[1] + 1
 
 
-def test_colors_leave_a_state_too() -> None:
-    model = tiny_model(head=MixtureOfLogistics(2, 3, 8))
-    whole = greedy(model, batch=2, length=7)
-    _, state = greedy(model, batch=2, length=4, return_state=True)
-    assert torch.equal(greedy(model, state=state, length=3), whole[:, 4:])
-
-
 def test_samples_are_forked_from_a_state_and_a_stream_goes_on(attention: str) -> None:
     model = tiny_model(attention)
     _, state = greedy(model, prefix=[[1], [2]], length=3, return_state=True)
@@ -173,14 +153,6 @@ def test_samples_are_forked_from_a_state_and_a_stream_goes_on(attention: str) ->
     assert four.shape == (4, 3)
     streamed = model.stream(state=state, length=3, num_samples=2, generator=seeded())
     assert torch.equal(torch.stack(list(streamed), 1), four)
-
-
-def test_a_state_goes_on_after_it_was_saved_and_loaded(attention: str, tmp_path: Path) -> None:
-    model = tiny_model(attention)
-    _, state = greedy(model, prefix=[[1, 2]], length=4, return_state=True)
-    state.save(tmp_path / "state")
-    again = greedy(model, state=DecodingState.load(tmp_path / "state"), length=4)
-    assert torch.equal(again, greedy(model, state=state, length=4))
 
 
 @pytest.mark.parametrize(
@@ -225,14 +197,12 @@ def test_greedy_tokens_are_the_parallel_forms_however_far(positions: str, length
     assert state.nbytes == model.transformer.initial_state(1).nbytes
 
 
-@pytest.mark.parametrize("kind", KINDS[1:])
 @pytest.mark.parametrize("positions", ["sinusoidal", "none"])
-def test_compiled_decoders_go_on_without_an_end(kind: str, positions: str) -> None:
-    made = Kind(kind)
-    model = endless(positions).float().to(made.device)
-    prefix = made.tokens(model, 2, 3)
+def test_compiled_decoders_go_on_without_an_end(compiled: Kind, positions: str) -> None:
+    model = endless(positions).float().to(compiled.device)
+    prefix = compiled.tokens(model, 2, 3)
     expected = greedy(model, prefix=prefix, length=40, decoder="eager")
-    assert torch.equal(greedy(made.decoder(model), prefix=prefix, length=40), expected)
+    assert torch.equal(greedy(compiled.decoder(model), prefix=prefix, length=40), expected)
 
 
 def test_a_prompt_longer_than_the_table_is_read_without_positions() -> None:

@@ -42,27 +42,6 @@ from tests.models.tiny import MAX_LENGTH, random_tokens, seeded, tiny_config, ti
 pytest.importorskip("linattn_cpu", reason="the backend that compiles decoders is not installed")
 
 
-@pytest.mark.parametrize("batch", [1, 2, 17, 100, 300])
-@pytest.mark.parametrize("threads", [1, 2, 3])
-@torch.no_grad()
-def test_any_batch_on_any_number_of_threads(batch: int, threads: int) -> None:
-    model = model_of(**sized((3, 5, 7)))
-    tokens = random_tokens(model, batch, 4)
-    expected = model(tokens)
-    torch.set_num_threads(threads)
-    close(forced(compile_decoder(model), tokens), expected)
-
-
-@torch.no_grad()
-def test_prefill_over_many_blocks_of_rows() -> None:
-    model = AutoregressiveTransformer(tiny_config(), 7, 300).eval()
-    tokens = random_tokens(model, 2, 299)
-    actual, ours = compile_decoder(model).prefill(tokens, torch.tensor([299, 130]))
-    expected, theirs = model.prefill(tokens, torch.tensor([299, 130]))
-    close(actual, expected)
-    same_state(ours, theirs)
-
-
 @given(
     batch=st.sampled_from([1, 3, 40, 130, 300]),
     longest=st.sampled_from([0, 1, 5, 140]),
@@ -91,21 +70,6 @@ def test_rows_of_any_lengths_are_packed_into_blocks(
 
 
 # Weights in fewer bits
-
-
-@pytest.mark.parametrize(("weights", "bound"), [("bfloat16", 0.05), ("int8", 0.1)])
-@pytest.mark.parametrize("batch", [1, 3, 40])
-@pytest.mark.parametrize("size", [(3, 5, 7), (2, 24, 40), (2, 32, 64)], ids=str)
-@torch.no_grad()
-def test_fewer_bits_stay_near(
-    weights: str, bound: float, batch: int, size: tuple[int, int, int]
-) -> None:
-    model = model_of(**sized(size))
-    tokens = random_tokens(model, batch, MAX_LENGTH)
-    expected = model(tokens)
-    exact = worst(forced(compile_decoder(model), tokens), expected)
-    fewer = worst(forced(compile_decoder(model, weights), tokens), expected)
-    assert exact < fewer < bound
 
 
 def levels(weight: Tensor) -> Tensor:

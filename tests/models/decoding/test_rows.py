@@ -242,7 +242,12 @@ def test_a_row_at_the_last_position_ends_beside_others(kind: Kind) -> None:
         ("temperature", 10**400),
         ("top_k", [1.5, 2, 3]),
         ("top_k", torch.tensor([1, 0, 2])),
+        ("top_k", 0),
         ("top_p", [0.5, 2.0, 1.0]),
+        ("top_p", 0.0),
+        ("top_p", float("nan")),
+        ("top_p", True),
+        ("min_p", 1.1),
         ("min_p", [[0.1, 0.1, 0.1]]),
         ("repetition_penalty", 0.0),
         ("repetition_penalty", [1.0, float("inf"), 1.0]),
@@ -260,16 +265,20 @@ def test_bad_settings_of_rows(name: str, value: Any) -> None:
         tiny_model().generate(3, **{name: value})
 
 
-@pytest.mark.parametrize("top_k", [2**70, [2**70, None, 3]])
-def test_a_top_k_larger_than_any_tensor_takes_changes_nothing(top_k: Any) -> None:
-    model = tiny_model(head=3)
-    tokens = model.generate(3, top_k=top_k, seeds=1)
-    assert torch.equal(tokens, model.generate(3, seeds=1))
+@pytest.mark.parametrize("method", ["stateful", "rerun"])
+@pytest.mark.parametrize("top_k", [7, 2**70, [2**70, None, 7]])
+def test_filters_that_leave_out_nothing_change_nothing(method: str, top_k: Any) -> None:
+    model = tiny_model()
+    fields: dict[str, Any] = {"seeds": 1, "method": method}
+    tokens = model.generate(3, top_k=top_k, top_p=1.0, min_p=0.0, **fields)
+    assert torch.equal(tokens, model.generate(3, **fields))
 
 
-def test_heads_that_cannot_draw_so() -> None:
-    with pytest.raises(ValueError, match="repetition_penalty"):
-        tiny_model(head=MixtureOfLogistics(2, 1, 17)).generate(1, repetition_penalty=1.2)
+@pytest.mark.parametrize("options", [{"repetition_penalty": 1.2}, {"top_k": 3}])
+def test_heads_that_cannot_draw_so(options: dict[str, Any]) -> None:
+    (name,) = options
+    with pytest.raises(ValueError, match=name):
+        tiny_model(head=MixtureOfLogistics(2, 1, 17)).generate(1, **options)
 
 
 def test_a_prompt_longer_than_its_own_length() -> None:

@@ -118,13 +118,15 @@ def test_gradients_through_states_equal_those_of_forward(attention: str) -> None
     x = vectors(2).requires_grad_()
     weights = torch.randn(2, ROOM, 8, dtype=torch.float64)
     (expected,) = torch.autograd.grad((model(x) * weights).sum(), x)
-    y, state = model.prefill(x[:, :5], max_length=ROOM)
-    before = [t.clone() for layer in state.layers for t in layer]
-    z, _ = steps_from(model, state, x[:, 5:])
-    (gradient,) = torch.autograd.grad((torch.cat([y, z], 1) * weights).sum(), x)
+    y, first = model.prefill(x[:, :3], max_length=ROOM)
+    before = [t.clone() for layer in first.layers for t in layer]
+    z, second = model.prefill(x[:, 3:5], state=first)
+    before += [t.clone() for layer in second.layers for t in layer]
+    u, _ = steps_from(model, second, x[:, 5:])
+    (gradient,) = torch.autograd.grad((torch.cat([y, z, u], 1) * weights).sum(), x)
     torch.testing.assert_close(gradient, expected)
-    copy = [t for layer in state.layers for t in layer]
-    assert all(torch.equal(a, b) for a, b in zip(copy, before, strict=True))
+    after = [t for state in (first, second) for layer in state.layers for t in layer]
+    assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
 
 
 def test_detach_cuts_gradients_off(attention: str) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linattn_models import MixtureOfLogistics
-from tests.models.decoding.decoders import KINDS, LONG, Kind, long_model
+from tests.models.decoding.decoders import LONG, Kind, long_model
 from tests.models.tiny import MAX_LENGTH, STEPPING, random_tokens, seeded, tiny_model
 
 
@@ -46,12 +46,10 @@ def test_rows_end_with_their_stop_token(
     assert tokens.shape[1] == max(ended(tokens, 2, stop))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_rows_that_go_on_are_continued_as_the_model_would(kind: str) -> None:
-    kinds = Kind(kind)
-    model = long_model(7).to(kinds.device)
-    fields: dict[str, Any] = {"decoder": "eager" if kind == "eager" else kinds.decoder(model)}
-    prefix = kinds.tokens(model, 8, 2)
+def test_rows_that_go_on_are_continued_as_the_model_would(kind: Kind) -> None:
+    model = long_model(7).to(kind.device)
+    fields = kind.options(model)
+    prefix = kind.tokens(model, 8, 2)
     whole = model.generate(prefix=prefix, temperature=0.0, **fields)
     stop = int(whole[0, 5])
     tokens = model.generate(prefix=prefix, temperature=0.0, stop_tokens=stop, **fields)
@@ -79,27 +77,14 @@ def test_a_stream_ends_when_all_rows_have_stopped() -> None:
     assert len(steps) == 1 and (steps[0] >= 0).all()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_samples_of_a_prompt_begin_with_it_and_differ(kind: str) -> None:
-    kinds = Kind(kind)
-    model = long_model(7).to(kinds.device)
-    fields: dict[str, Any] = {"decoder": "eager" if kind == "eager" else kinds.decoder(model)}
-    prefix = kinds.tokens(model, 2, 3)
-    tokens = model.generate(prefix=prefix, num_samples=5, generator=kinds.seeded(), **fields)
-    assert torch.equal(tokens[:, :3], prefix.repeat_interleave(5, 0))
-    assert len(tokens[:5].unique(dim=0)) > 1
-
-    greedy = model.generate(prefix=prefix, num_samples=2, temperature=0.0, **fields)
-    alone = model.generate(prefix=prefix, temperature=0.0, **fields)
-    assert torch.equal(greedy, alone.repeat_interleave(2, 0))
-
-
-def test_samples_are_those_of_repeated_prompts() -> None:
-    model = tiny_model()
-    prompts = [[1, 2, 3], [4]]
-    forked = model.generate(prefix=prompts, num_samples=2, generator=seeded())
-    repeated = [prompts[0]] * 2 + [prompts[1]] * 2
-    assert torch.equal(forked, model.generate(prefix=repeated, generator=seeded()))
+def test_samples_are_those_of_repeated_prompts(kind: Kind) -> None:
+    model = long_model(7).to(kind.device)
+    fields = kind.options(model)
+    prompts, repeated = [[1, 2, 3], [4]], [[1, 2, 3], [1, 2, 3], [4], [4]]
+    forked = model.generate(prefix=prompts, num_samples=2, generator=kind.seeded(), **fields)
+    alone = model.generate(prefix=repeated, generator=kind.seeded(), **fields)
+    assert torch.equal(forked, alone)
+    assert len(forked.unique(dim=0)) == 4
 
 
 def test_lists_and_arrays_are_prompts() -> None:

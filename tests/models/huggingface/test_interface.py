@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 pytest.importorskip("transformers", reason="needs the extra [transformers]")
 
@@ -77,7 +77,16 @@ def test_padding_is_exact(kind: str, side: str) -> None:
         torch.testing.assert_close(got[name], gradient, rtol=1e-8, atol=1e-8, msg=name)
 
 
-def test_every_layer_computes_the_definition(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+DECAYS = ["fixed", 0.9, [0.5, 1.0]]
+FACTORS = {"fixed": [1 - 2**-5, 1 - 2**-6], 0.9: [0.9, 0.9]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "decay"), [*((x, None) for x in tiny.MODELS), *(("llama", x) for x in DECAYS)], ids=str
+)
+def test_every_layer_computes_the_definition(
+    kind: str, decay: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls: list[tuple[tuple[Tensor, Tensor, Tensor], Tensor]] = []
 
     def recorded(*tensors: Tensor, **arguments: Any) -> Tensor:
@@ -86,14 +95,18 @@ def test_every_layer_computes_the_definition(kind: str, monkeypatch: pytest.Monk
         return out
 
     monkeypatch.setattr(interface, "linear_attention", recorded)
-    linear(kind)(input_ids=tiny.tokens(2, 6))
+    register("linattn-decay", decay=decay)
+    model = tiny.MODELS[kind]()
+    model.set_attn_implementation("linattn-decay")
+    model(input_ids=tiny.tokens(2, 6))
 
+    factors = decay if isinstance(decay, list) else FACTORS.get(decay)
+    decays = None if factors is None else torch.tensor(factors).double().log()
+    tolerance = 1e-9 if decay is None else 1e-6  # decay is computed in float32
     assert len(calls) == 2
-    for (query, *others), out in calls:
-        groups = query.shape[1] // others[0].shape[1]
-        key, value = (x.repeat_interleave(groups, 1) for x in others)
-        wanted = quadratic(query, key, value, is_causal=kind != "bert")
-        torch.testing.assert_close(out, wanted, rtol=1e-9, atol=1e-9)
+    for tensors, out in calls:
+        wanted = quadratic(*tensors, is_causal=kind != "bert", enable_gqa=True, log_decay=decays)
+        torch.testing.assert_close(out, wanted, rtol=tolerance, atol=tolerance)
 
 
 def test_a_causal_model_that_is_told_not_to_be_sees_all() -> None:
@@ -324,41 +337,6 @@ def test_a_mask_of_another_shape_is_refused(kind: str, shape: tuple[int, ...]) -
     # In an encoder, the number of columns is compared by the operator.
     with pytest.raises(ValueError, match="mask"):
         linear(kind)(tiny.tokens(2, 6), attention_mask=torch.ones(shape, dtype=torch.int64))
-
-
-DECAYS = ["fixed", 0.9, [0.5, 1.0]]
-FACTORS = {"fixed": [1 - 2**-5, 1 - 2**-6], 0.9: [0.9, 0.9]}
-
-
-@pytest.mark.parametrize("decay", DECAYS, ids=str)
-def test_every_layer_decays(decay: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[tuple[Tensor, Tensor, Tensor], Tensor]] = []
-
-    def recorded(*tensors: Tensor, **arguments: Any) -> Tensor:
-        out = linear_attention(*tensors, **arguments)
-        calls.append((tensors, out))
-        return out
-
-    monkeypatch.setattr(interface, "linear_attention", recorded)
-    register("linattn-decay", decay=decay)
-    model = tiny.llama()
-    model.set_attn_implementation("linattn-decay")
-    model(tiny.tokens(2, 6))
-
-    factors = torch.tensor(decay if isinstance(decay, list) else FACTORS[decay]).double()
-    places = torch.arange(6)
-    past = (places[:, None] - places).clamp(min=0)
-    assert len(calls) == 2
-    for (query, *others), out in calls:
-        phi_q, phi_k, value = (
-            nn.functional.elu(query) + 1,
-            nn.functional.elu(others[0].repeat_interleave(2, 1)) + 1,
-            others[1].repeat_interleave(2, 1),
-        )
-        weights = factors.repeat_interleave(2)[:, None, None] ** past
-        weights = (weights * (phi_q @ phi_k.mT)).tril()
-        wanted = weights @ value / (weights.sum(-1, keepdim=True) + 1e-6)
-        torch.testing.assert_close(out, wanted, rtol=1e-6, atol=1e-6)
 
 
 def test_the_fixed_decay_is_that_of_our_own_layers() -> None:

@@ -130,21 +130,6 @@ def test_changed_weights_are_seen(compiled: list[int], monkeypatch: pytest.Monke
     assert len(compiled) == 29 + 2 * (29 - FEWEST_STEPS)
 
 
-@torch.no_grad()
-def test_a_hook_between_two_steps_is_run(compiled: list[int]) -> None:
-    model, token, cache = converted(), torch.tensor([[1]]), DynamicCache()
-    for _ in range(FEWEST_STEPS + 3):
-        model(token, past_key_values=cache)
-    assert compiled
-    compiled.clear()
-    called: list[int] = []
-    model.lm_head.register_forward_hook(lambda *_: called.append(1))
-
-    model(token, past_key_values=cache)
-
-    assert called and not compiled
-
-
 def test_steps_with_gradients_labels_or_more_outputs_are_the_models_own(
     compiled: list[int],
 ) -> None:
