@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.apps.app_scripts import run
+from tests.apps.app_scripts import PNG, run
 from tests.training.toy import logged
 
 apps = pytest.mark.parametrize("app", ["copy_task", "pixel_generation", "text_generation"])
+# Of each application its dataset, and the measures of its evaluations.
+EVALUATED = {
+    "copy_task": ("copy", ("loss", "accuracy", "sequence_accuracy")),
+    "pixel_generation": ("digits", ("bits_per_dim",)),
+    "text_generation": ("stdlib", ("loss", "bits_per_byte", "accuracy")),
+}
 
 
 @apps
-def test_training_lowers_the_loss(train_smoke: Callable[[str], Path], app: str) -> None:
-    losses = [line["loss"] for line in logged(train_smoke(app)) if line["split"] == "train"]
+def test_a_run_learns_and_leaves_numbers_and_a_picture(
+    train_smoke: Callable[[str], Path], app: str
+) -> None:
+    folder = train_smoke(app)
+    summary, lines = json.loads((folder / "summary.json").read_text()), logged(folder)
+    dataset, measures = EVALUATED[app]
+    assert (summary["app"], summary["preset"], summary["dataset"]) == (app, "smoke", dataset)
+    # Pixels are measured on the test set, too, when the training has ended.
+    prefix = "validation_" if app == "pixel_generation" else ""
+    for name in measures:
+        assert summary["metrics"][prefix + name] == lines[-1][name]
+    losses = [line["loss"] for line in lines if line["split"] == "train"]
     assert losses[-1] < losses[0]
+    assert (folder / "curve.png").read_bytes().startswith(PNG)
 
 
 @apps
@@ -53,6 +71,25 @@ def test_a_run_is_not_overwritten_nor_resumed_as_another(
         ("pixel_generation", "train", "--steps 0", "--steps"),
         ("pixel_generation", "train", "--test-images 0", "--test-images"),
         ("pixel_generation", "train", "--num-heads 0", "num_heads"),
+        ("pixel_generation", "compare", "--steps 0", "--steps"),
+        ("pixel_generation", "compare", "--seconds nan", "--seconds"),
+        ("pixel_generation", "compare", "--only-time", "--only-time"),
+        ("pixel_generation", "compare", "--only-time --seconds 1 --steps 2", "--only-time"),
+        ("pixel_generation", "compare", "--attentions softmax", "--attentions"),
+        ("pixel_generation", "compare", "--attentions linear linear", "--attentions"),
+        ("pixel_generation", "compare", "--attentions", "--attentions"),
+        ("pixel_generation", "compare", "--dataset mnist", "--download"),
+        ("ctc_speech", "train", "--corpus an4", "--data-dir"),
+        ("ctc_speech", "train", "--lexicon x", "--lexicon"),
+        ("ctc_speech", "train", "--run-commands", "--run-commands"),
+        ("ctc_speech", "train", "--batch-frames 0", "--batch-frames"),
+        ("ctc_speech", "train", "--corpus kaldi --data-dir /nowhere", "wav.scp"),
+        ("ctc_speech", "compare", "--minutes 0", "--minutes"),
+        ("ctc_speech", "compare", "--minutes 1e300", "--minutes"),
+        ("ctc_speech", "compare", "--seeds 0 0", "--seeds"),
+        ("ctc_speech", "compare", "--seeds -1", "--seeds"),
+        ("ctc_speech", "compare", "--average 0", "--average"),
+        ("ctc_speech", "compare", "--average 3", "--average"),
         ("text_generation", "train", "--steps 0", "--steps"),
         ("text_generation", "train", "--length 1", "--length"),
         ("text_generation", "train", "--held-out 0", "--held-out"),

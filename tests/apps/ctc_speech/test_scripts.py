@@ -22,13 +22,6 @@ from tests.apps.ctc_speech.conftest import other_text, smoke_flags, tone
 from tests.training.toy import logged
 
 
-def test_a_run_says_what_it_reached(smoke_run: Path) -> None:
-    summary = json.loads((smoke_run / "summary.json").read_text())
-    assert summary["app"] == "ctc_speech" and summary["dataset"] == "kaldi"
-    assert {"phoneme_error_rate", "seconds_per_epoch"} <= summary["metrics"].keys()
-    assert (smoke_run / "curve.png").exists()
-
-
 def test_a_resumed_run_is_the_same(
     smoke_run: Path, tones: Path, tmp_path: Path, script: Script
 ) -> None:
@@ -177,24 +170,6 @@ def test_a_long_recording_has_the_phones_of_a_search_at_once(
     assert len(parts) == 2 and parts[0].phones == whole.phones
     assert parts[0].log_probability == pytest.approx(whole.log_probability, rel=0.1)
     assert parts[0].score == parts[0].log_probability
-
-
-@pytest.mark.parametrize(
-    ("flags", "named"),
-    [
-        (["--corpus", "an4"], "--data-dir"),
-        (["--lexicon", "x"], "--lexicon"),
-        (["--run-commands"], "--run-commands"),
-        (["--batch-frames", "0"], "--batch-frames"),
-        (["--corpus", "kaldi", "--data-dir", "/nowhere"], "wav.scp"),
-    ],
-)
-def test_bad_flags_end_in_one_sentence(
-    flags: list[str], named: str, tmp_path: Path, script: Script
-) -> None:
-    done = script("train", "--preset", "smoke", *flags, "--out", tmp_path / "run")
-    assert done.code == 2
-    assert named in done.stderr and done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("name", ["compare", "benchmark"])

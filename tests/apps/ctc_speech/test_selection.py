@@ -121,8 +121,3 @@ def test_a_damaged_record_is_named(run: RunFolder, selection: Selection) -> None
 )
 def test_phones_have_a_bonus_where_there_is_an_ngram(decoding: Decoding, bonus: float) -> None:
     assert decoding.bonus == bonus
-
-
-def test_the_grid_begins_with_the_simplest_and_has_no_decoding_twice() -> None:
-    assert list_decodings()[0] == Decoding() and not list_decodings()[1].ngram
-    assert len({decoding.label for decoding in list_decodings()}) == len(list_decodings())

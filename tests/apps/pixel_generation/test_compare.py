@@ -139,23 +139,6 @@ def test_runs_of_another_schedule_are_not_taken(script: Script, tmp_path: Path) 
     assert "training.schedule" in done.stderr
 
 
-def test_killed_and_given_again_it_comes_to_the_same_table(script: Script, tmp_path: Path) -> None:
-    flags = [*SMOKE, "--steps", "60"]
-    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
-    for out in (unbroken, broken):
-        write_times(out, linear=0.01, softmax=0.015)
-    assert script("compare", *flags, "--out", unbroken).code == 0
-    process = command("pixel_generation", "compare", *flags, "--out", broken)
-    kill_when_there(process, broken / "updates" / "softmax" / "checkpoints" / "step-14")
-    assert not (broken / "updates" / "softmax" / "summary.json").exists()
-    finished = broken / "updates" / "linear" / "metrics.jsonl"
-    before = finished.stat().st_mtime_ns
-    done = script("compare", *flags, "--out", broken)
-    assert done.code == 0, done.stderr
-    assert finished.stat().st_mtime_ns == before  # what had ended was not made again
-    assert (broken / "table.md").read_text() == (unbroken / "table.md").read_text()
-
-
 def test_a_run_killed_before_its_test_is_tested(
     script: Script, compared: Path, tmp_path: Path
 ) -> None:
@@ -167,29 +150,6 @@ def test_a_run_killed_before_its_test_is_tested(
     file.write_text(json.dumps({**ended, "metrics": seen}))
     assert script("compare", *SMOKE, "--out", out).code == 0
     assert json.loads(file.read_text())["metrics"] == ended["metrics"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["--steps", "0"], "--steps"),
-        (["--seconds", "nan"], "--seconds"),
-        (["--only-time"], "--only-time"),
-        (["--only-time", "--seconds", "1", "--steps", "2"], "--only-time"),
-        (["--attentions", "softmax"], "--attentions"),
-        (["--attentions", "linear", "linear"], "--attentions"),
-        (["--attentions"], "--attentions"),
-        (["--dataset", "mnist"], "--download"),
-    ],
-)
-def test_bad_flags_are_named_and_leave_nothing(
-    script: Script, tmp_path: Path, arguments: list[str], named: str
-) -> None:
-    out = tmp_path / "out"
-    done = script("compare", "--preset", "smoke", *arguments, "--out", out)
-    assert done.code == 2
-    assert named in done.stderr
-    assert not out.exists()
 
 
 def test_another_comparison_is_not_mixed_into_this_one(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from sklearn.datasets import load_digits
 
 from pixels.datasets import digits, load
@@ -35,8 +34,3 @@ def test_split_never_moves() -> None:
     np.testing.assert_array_equal(first.test, again.test)
     weights = np.arange(first.test.size).reshape(first.test.shape)
     assert int((first.test * weights).sum()) == CHECKSUM
-
-
-def test_unknown_names_are_refused() -> None:
-    with pytest.raises(ValueError, match="a known name, got 'cifar'; did you mean 'cifar10'"):
-        load("cifar")  # type: ignore[arg-type]
