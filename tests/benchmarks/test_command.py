@@ -16,7 +16,6 @@ from benchmarks.case import Case, Method, Settings
 from benchmarks.cases import find_case
 from benchmarks.command import Flags, isolated_limits, main, measure_apart
 from benchmarks.document import Results
-from linattn_lab.script import parse_flags
 from linattn_lab.store import read_records, record_file
 from tests.benchmarks.helpers import LIMITS, QUICK, make_case, raising
 
@@ -141,10 +140,3 @@ def test_results_that_could_not_be_written_are_refused_before_the_work(
     (tmp_path / place).write_text("in the way")
     with pytest.raises((ValueError, OSError), match=str(tmp_path / place)):
         main(dataclasses.replace(FLAGS, out=tmp_path), [STOPPED])
-
-
-def test_the_command_line_is_that_of_the_documents() -> None:
-    words = ["--peers", "--device", "cuda", "--only", "x/", "--list", "--out", "folder"]
-    flags = parse_flags(Flags, description=None, args=[*words, "--threads", "1", "--quick"])
-    settings = Settings(quick=True, peers=True, threads=1, device="cuda")
-    assert flags == Flags(settings, only="x/", list=True, out=Path("folder"))

@@ -14,15 +14,6 @@ STATE = LinearAttentionState.zeros(2, 3, 4, 6)
 CALL = AttentionCall(Q, V[..., :4], V)
 
 
-def test_sizes_are_those_of_the_tensors() -> None:
-    assert (CALL.batch, CALL.heads, CALL.query_length, CALL.key_length) == (2, 3, 5, 7)
-    assert (CALL.feature_dim, CALL.value_dim, CALL.num_sequences) == (4, 6, 2)
-    packed = CALL._replace(cu_seqlens=torch.tensor([0, 1, 5, 5]))
-    assert packed.num_sequences == 3
-    step = StepCall(Q[:, :, 0], Q[:, :, 0], V[:, :, 0], STATE)
-    assert (step.batch, step.heads, step.feature_dim, step.value_dim) == (2, 3, 4, 6)
-
-
 @pytest.mark.parametrize("state", [None, STATE], ids=["stateless", "state"])
 def test_packed_and_unpacked_is_the_call(state: LinearAttentionState | None) -> None:
     flat = Flat(AttentionCall)

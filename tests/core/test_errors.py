@@ -5,18 +5,6 @@ import pytest
 from linattn_core.errors import expected, near, quote
 
 
-def test_a_sentence_says_what_was_expected_what_came_and_what_to_do():
-    assert expected("dim", "at most 128", 200) == "dim: expected at most 128, got 200."
-    assert expected("dim", (2, 3), (2, 4), "transpose it") == (
-        "dim: expected (2, 3), got (2, 4); transpose it."
-    )
-
-
-@pytest.mark.parametrize("advice", ["did you mean 'a'?", "known are 'a', 'b'."])
-def test_the_sentence_ends_once(advice):
-    assert expected("name", "a known name", "'c'", advice).endswith(f"got 'c'; {advice}")
-
-
 def test_near_names_are_offered_and_otherwise_all():
     assert near("reference_", ("cpu", "reference")) == "did you mean 'reference'?"
     assert near("x", ("cpu", "reference")) == "known are 'cpu', 'reference'."

@@ -210,12 +210,6 @@ def test_info_says_how_threads_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any("GOMP_SPINCOUNT=1000" in x for x in info.lines())
 
 
-def test_info_refuses_arguments(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        info.main(["x"])
-    assert "x" in capsys.readouterr().err
-
-
 def test_the_reference_is_always_there() -> None:
     assert "reference" in backends()
     assert find_backend("reference") is next(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +10,7 @@ import torch
 
 from linattn_lab import batches
 from linattn_lab.batches import BestBatch, best_batch
-from linattn_lab.throughput import Throughput, generation_throughput
-from tests.models.tiny import tiny_model
+from linattn_lab.throughput import Throughput
 
 CPU = torch.device("cpu")
 
@@ -115,14 +113,3 @@ def test_faults_are_not_taken_for_a_lack_of_memory(search: Search) -> None:
 
     with pytest.raises(RuntimeError, match="a fault"):
         search(rate)
-
-
-def test_a_model_s_own_throughput_is_searched() -> None:
-    model = tiny_model("linear")
-    found = best_batch(
-        lambda batch: generation_throughput(model, batch=batch, length=4, steps=2),
-        CPU,
-        largest=4,
-        most_seconds=math.inf,
-    )
-    assert found.batch in (1, 2, 4)

@@ -1,9 +1,10 @@
-"""How scripts begin and end: presets, flags, exit codes."""
+"""How scripts begin and end: settings before torch, presets, flags, exit codes."""
 
 from __future__ import annotations
 
 import dataclasses
 import errno
+import os
 import subprocess
 import sys
 import warnings
@@ -60,15 +61,6 @@ def test_flags_override_the_preset_that_is_named() -> None:
         assert flags == Flags("smoke", training, Path("there"))
 
 
-def test_help_shows_the_values_of_the_preset(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        parse("--preset", "smoke", "--help")
-    assert end.value.code == 0
-    text = capsys.readouterr().out
-    assert "default: 20" in text and "777" not in text
-    assert "--out None|PATH" in text
-
-
 @pytest.mark.parametrize(
     ("args", "named"),
     [
@@ -106,13 +98,6 @@ def test_a_reader_that_has_ended_ends_the_script_quietly(flags: list[str]) -> No
     assert process.stderr.read() == ""
     process.stderr.close()
     assert process.wait() == 141
-
-
-def test_a_flag_that_is_required_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        parse_flags(Flags, description="Trains.", args=["--preset", "smoke"])
-    assert end.value.code == 2
-    assert "--batch-size" in capsys.readouterr().err
 
 
 def test_a_flag_is_known_before_parsing() -> None:
@@ -209,3 +194,26 @@ def test_a_bug_keeps_its_traceback() -> None:
         run_script(lambda: {}["absent"])
     with pytest.raises(RuntimeError):
         run_script(lambda: torch.ones(2, 3) @ torch.ones(2, 3))
+
+
+STARTED = """
+import os
+import linattn_lab.startup, linattn_lab.threads
+print(*(os.environ.get(name) for name in ("GOMP_SPINCOUNT", "TQDM_DISABLE")))
+"""
+
+
+@pytest.mark.parametrize(
+    ("variables", "settled"),
+    [
+        ({}, "5000 1"),
+        ({"GOMP_SPINCOUNT": "7", "TQDM_DISABLE": "yes"}, "7 yes"),
+        ({"OMP_WAIT_POLICY": "active"}, "None 1"),
+    ],
+)
+def test_a_person_s_settings_hold(variables: dict[str, str], settled: str) -> None:
+    names = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "TQDM_DISABLE")
+    usual = {name: value for name, value in os.environ.items() if name not in names}
+    command, environment = [sys.executable, "-c", STARTED], {**usual, **variables}
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == settled

@@ -12,7 +12,7 @@ from linattn_lab.machine import Device, Machine
 from linattn_lab.store import Record
 from replication import equations, speedup
 from replication.claims import CLAIMS, CONFIRMED, IN_DIRECTION, NOT_RUN
-from replication.plots import draw_plots, paper_gain
+from replication.plots import draw_plots
 from replication.records import (
     FOLDER,
     Evidence,
@@ -125,11 +125,6 @@ def test_pictures_are_drawn_with_and_without_measurements(tmp_path: Path) -> Non
         files = draw_plots(evidence, tmp_path)
         assert len(files) == 4
         assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
-
-
-def test_the_papers_gain_is_that_of_its_table_4() -> None:
-    assert paper_gain("mnist", "softmax") == pytest.approx(142.8 / 0.45)
-    assert paper_gain("cifar10", "stateful-softmax") == pytest.approx(17.85 / 0.32)
 
 
 def test_the_equations_hold_in_float64(tmp_path: Path) -> None:

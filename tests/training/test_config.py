@@ -54,9 +54,3 @@ def test_it_is_frozen_and_plain_json() -> None:
     assert TrainingConfig(**json.loads(json.dumps(config.to_dict()))) == config
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.steps = 5
-
-
-def test_help_says_what_each_field_is() -> None:
-    for kind in (TrainingConfig, TrainingFlags):
-        for field in dataclasses.fields(kind):
-            assert f"\n        {field.name}: " in str(kind.__doc__)

@@ -54,14 +54,6 @@ def test_other_threads_leave_signals_alone() -> None:
     assert seen == [(False, signal.getsignal(signal.SIGINT))]
 
 
-def test_a_stop_keeps_the_step_in_hand(out: Path, unbroken: Path) -> None:
-    with pytest.raises(KeyboardInterrupt, match="stopped after step 6 of 12"):
-        toy_run(out, data=SignallingData(6), eval_every=3)
-    assert RunFolder(out).latest_checkpoint() == out / "checkpoints" / "step-6"
-    toy_run(out, eval_every=3, resume=True)
-    assert logged(out) == logged(unbroken)
-
-
 def test_a_second_signal_gives_up_the_step_but_not_the_run(out: Path, unbroken: Path) -> None:
     with pytest.raises(KeyboardInterrupt, match="at once"):
         toy_run(out, data=SignallingData(6, times=2), checkpoint_every=4, eval_every=3)

@@ -14,7 +14,7 @@ from torch import Tensor
 from benchmarks import oracle
 from benchmarks.case import Settings
 from benchmarks.cases import find_case, methods, operators, peers, variants
-from benchmarks.cases.lengths import LENGTHS, METHODS, problem_on_cpu
+from benchmarks.cases.lengths import METHODS
 from benchmarks.cases.methods import attention_case, method, operator_method
 from benchmarks.cases.operators import LSH_ROUNDS, Operator
 from benchmarks.cases.problem import Problem, many_heads, passes
@@ -204,13 +204,6 @@ def test_an_import_that_fails_becomes_its_reason(
     with pytest.raises(NotMeasured) as raised:
         peers.load("fast_transformers.attention", QUICK)
     assert str(raised.value) == reason
-
-
-def test_lengths_have_the_same_positions() -> None:
-    assert [problem_on_cpu(n).batch for n in LENGTHS] == [16, 8, 4, 2, 1, 1, 1, 1]
-    for problem in map(many_heads, LENGTHS):
-        assert problem.batch * problem.length == 65_536
-        assert problem.batch * problem.heads >= 64
 
 
 @pytest.mark.parametrize("name", ["lengths/512", "crossover/d128-h64/4096"])
