@@ -81,6 +81,7 @@ int refusal(const Launch& launch) {
 }  // namespace
 
 void set_shared_limit(int bytes) { shared_limit = bytes; }
+int get_shared_limit() { return shared_limit; }
 void set_order(int seed) { order = seed; }
 
 Status resident(int threads, int shared, int* blocks) {

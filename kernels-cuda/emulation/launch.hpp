@@ -25,6 +25,7 @@ Status resident(int threads, int shared, int* blocks);
 // The shared memory that a block may ask for, in bytes; asking more is cudaErrorInvalidValue. 232,448 at first, as on
 // an H100.
 void set_shared_limit(int bytes);
+int get_shared_limit();
 
 // Bytes of global memory that asynchronous copies have read since the last call.
 Int take_copied_bytes();
@@ -48,6 +49,8 @@ Status launch(const char* name, void (*kernel)(Parameters...), Int grid_x, int g
     const auto body = [](const void* memory) { (*static_cast<decltype(&thread)>(memory))(); };
     return emulation::run({name, grid_x, grid_y, threads, shared, body, &thread});
 }
+
+inline int shared_limit() { return emulation::get_shared_limit(); }
 
 template <class... Parameters>
 Status resident(const char* /*name*/, void (*)(Parameters...), int threads, int shared, int* blocks) {

@@ -103,6 +103,14 @@ inline void load_matrices_transposed(u32 (&matrices)[4], const void* row, LINATT
     emulation::unpack(matrices, emulation::exchange_matrices_transposed(words, place));
 }
 
+inline void store_matrices(void* row, int pitch, u32 pair0, u32 pair1, u32 pair2, u32 pair3) {
+    const int lane = thread_index() % 32, down = lane / 4 - lane % 16;
+    unsigned char* const first = static_cast<unsigned char*>(row) + (down * pitch + (lane % 4 - lane / 16 * 4) * 4);
+    auto* const upper = reinterpret_cast<emulation::Word4*>(first);
+    auto* const lower = reinterpret_cast<emulation::Word4*>(first + 8 * pitch);
+    upper[0] = pair0, lower[0] = pair1, upper[4] = pair2, lower[4] = pair3;
+}
+
 inline void multiply_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1, LINATTN_CALLER) {
     const emulation::Sums sums =
         emulation::multiply({{c[0], c[1], c[2], c[3]}}, {{a[0], a[1], a[2], a[3]}}, b0, b1, {file, line});
@@ -111,5 +119,6 @@ inline void multiply_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1, LINA
 
 inline float exponential(float x) { return std::exp(x); }
 inline float fast_exponential(float x) { return std::exp(x); }
+inline float fast_inverse(float x) { return 1.0f / x; }
 
 }  // namespace linattn

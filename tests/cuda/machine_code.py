@@ -44,6 +44,8 @@ class Kernel(NamedTuple):
 
 # Products of which a multiprocessor runs one block at a time: float16 and float32 beyond 128 dims.
 ALONE = re.compile(r"ProductShapeILi[23]ELi256E")
+# Forward products of 64 dims: shared memory holds so few blocks that each may have more registers.
+LEAN = re.compile(r"LeanShape")
 # Most bytes that a thread may spill.
 MOST_SPILLED = 72
 _FUNCTION = re.compile(r"Function\s*:?\s*(\w+)")

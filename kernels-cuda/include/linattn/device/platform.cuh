@@ -93,6 +93,22 @@ LINATTN_DEVICE void load_matrices_transposed(u32 (&matrices)[4], const void* row
                  : "memory");
 }
 
+// The reverse, to four neighbors of a tile with `pitch` bytes from row to row: two above each other, then the two to
+// their right. Lane l gives the address of row l % 16 of the left ones, or of row l - 16 of the right ones.
+LINATTN_DEVICE void store_matrices(void* row, int pitch, u32 pair0, u32 pair1, u32 pair2, u32 pair3) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
+                 "r"(pair0), "r"(pair1), "r"(pair2), "r"(pair3)
+                 : "memory");
+#else
+    // From where this lane's row is to where its pairs belong.
+    const int lane = static_cast<int>(threadIdx.x) % 32, down = lane / 4 - lane % 16;
+    unsigned char* const bytes = static_cast<unsigned char*>(row) + (down * pitch + (lane % 4 - lane / 16 * 4) * 4);
+    u32 *const upper = reinterpret_cast<u32*>(bytes), *const lower = reinterpret_cast<u32*>(bytes + 8 * pitch);
+    upper[0] = pair0, lower[0] = pair1, upper[4] = pair2, lower[4] = pair3;
+#endif
+}
+
 #if __CUDA_ARCH__ < 800
 // Turing's tensor cores know no bfloat16: the same sums by plain multiplications, lanes handing pairs around. Not
 // inline, for there would be hundreds of copies.
@@ -166,6 +182,13 @@ LINATTN_DEVICE float exponential(float x) { return expf(x); }
 LINATTN_DEVICE float fast_exponential(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f));
+    return y;
+}
+
+// 1 / x to 23 bits, for numbers of which neither x nor the inverse is subnormal.
+LINATTN_DEVICE float fast_inverse(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 

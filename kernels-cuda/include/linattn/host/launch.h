@@ -56,6 +56,19 @@ Status allow_shared(Allowed& allowed, const char* name, void (*kernel)(Parameter
     return status;
 }
 
+// The shared memory that a block may ask for on the current GPU, in bytes, which is asked for once; 0 if unknown.
+inline int shared_limit() {
+    static std::array<std::atomic<int>, 64> limits{};
+    int device = 0, limit = 0;
+    if (status_of(cudaGetDevice(&device), "").error != 0 || device >= static_cast<int>(limits.size())) return 0;
+    std::atomic<int>& known = limits[static_cast<unsigned>(device)];
+    if ((limit = known.load(std::memory_order_relaxed)) > 0) return limit;
+    const auto error = cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (status_of(error, "").error != 0) return 0;
+    known.store(limit, std::memory_order_relaxed);
+    return limit;
+}
+
 // How many blocks a multiprocessor runs side by side.
 template <class... Parameters>
 Status resident(Allowed& allowed, const char* name, void (*kernel)(Parameters...), int threads, int shared,

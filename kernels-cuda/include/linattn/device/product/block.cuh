@@ -15,12 +15,7 @@ class ProductBlock : protected ProductRows<Shape> {
 
 public:
     LINATTN_DEVICE ProductBlock(const Product& call, unsigned char* shared) : Rows(call, shared) {
-        const Int index = block_x();
-        work_.segment = block_y();
-        work_.column = index % call.slices * E;
-        work_.sequence = index / call.slices / call.heads;
-        work_.place = place_of(call, work_.sequence, index / call.slices % call.heads);
-        work_.find_rows(call);
+        work_ = work_of_block(call, E);
         const int positions = positions_to_walk();
         const Int per_segment = positions_of_segment(positions, call.segments);
         first_ = static_cast<int>(clamp(per_segment * work_.segment, 0, positions));

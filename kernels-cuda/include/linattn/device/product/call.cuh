@@ -151,4 +151,24 @@ struct Work {
     }
 };
 
+LINATTN_DEVICE Work work_of_block(const Product& call, int columns_of_slice) {
+    Work work;
+    const Int index = block_x();
+    work.segment = block_y();
+    work.column = index % call.slices * columns_of_slice;
+    work.sequence = index / call.slices / call.heads;
+    work.place = place_of(call, work.sequence, index / call.slices % call.heads);
+    work.find_rows(call);
+    return work;
+}
+
+// Later rows of a causal chunk see more keys, so their warps multiply more. Each scheduler of a multiprocessor runs
+// every fourth warp of a block. To give all schedulers the same work, each block gives its warps the rows in another
+// order. Fibonacci hashing spreads the orders over the blocks of a multiprocessor, whatever the distance of their
+// indices.
+LINATTN_DEVICE int rotation(const Product& call, int row_groups) {
+    const Int block = block_y() * call.sequences * call.heads * call.slices + block_x();
+    return static_cast<int>((static_cast<u32>(block) * 2654435769u >> 16) * row_groups >> 16);
+}
+
 }  // namespace linattn

@@ -16,7 +16,7 @@ protected:
 
     LINATTN_DEVICE ProductResults(const Product& call, unsigned char* shared) : State(call, shared) {
         const int warp = thread_index() / 32;
-        row_group_ = (warp + rotation(call)) % Shape::row_groups;
+        row_group_ = (warp + rotation(call, Shape::row_groups)) % Shape::row_groups;
         column_group_ = warp / Shape::row_groups;
     }
 
@@ -46,15 +46,6 @@ protected:
     int row_group_, column_group_;
 
 private:
-    // Later rows of a causal chunk see more keys, so their warps multiply more. Each scheduler of a multiprocessor runs
-    // every fourth warp of a block. To give all schedulers the same work, each block gives its warps the rows in another
-    // order. Fibonacci hashing spreads the orders over the blocks of a multiprocessor, whatever the distance of their
-    // indices.
-    LINATTN_DEVICE static int rotation(const Product& call) {
-        const Int block = block_y() * call.sequences * call.heads * call.slices + block_x();
-        return static_cast<int>((static_cast<u32>(block) * 2654435769u >> 16) * Shape::row_groups >> 16);
-    }
-
     // Rows that are not zero: those before the first number, less those that a mask leaves out.
     LINATTN_DEVICE int live_rows() const { return call_.rows_are_keys ? work_.place.live_keys : work_.place.rows; }
     LINATTN_DEVICE bool has_mask() const { return call_.rows_are_keys && call_.mask != nullptr; }
