@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -112,17 +113,14 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Check types (mypy --strict)."""
-    install_packages(
-        session,
-        "mypy",
-        "nox",
-        "pytest",
-        "types-tabulate",
-        "types-tqdm",
-        *SERVING,
-        *app_requirements(),
-        cuda="OFF",
-    )
+    install(session, *BUILD_BACKENDS)
+    # Nothing is compiled: mypy reads the sources of all packages, and needs what these require.
+    # linattn itself requires linattn-cpu.
+    packages = (package for package in PURE if package.name != "linattn")
+    install(
+        session, "--no-build-isolation", *editable_folders(packages), "mypy", "nox", "pytest",
+        "types-tabulate", "types-tqdm", *SERVING, *app_requirements(),
+    )  # fmt: skip
     sources = (str(package.folder / "src") for package in PACKAGES)
     session.run("mypy", "--strict", *sources, "benchmarks", "replication", "apps", "noxfile.py")
 
@@ -404,19 +402,32 @@ def install_packages(session: nox.Session, *requirements: str, cuda: str | None 
     """Installs this repository's packages, editable, with their extras and what else is asked.
 
     The CUDA kernels take minutes to compile. Unless LINATTN_CUDA says otherwise, that is done where
-    the session asks for it or, if it does not care, where there is a GPU to run them.
+    the session asks for it or, if it does not care, where there is a GPU to run them. Nothing is
+    compiled where LINATTN_WHEELS names a folder with wheels of this checkout, such as dist.
     """
     install(session, *BUILD_BACKENDS)
+    wheels = os.environ.get("LINATTN_WHEELS")
+    if wheels:
+        # Forced: pip would keep what it installed from an earlier wheel of the same version.
+        install(
+            session, "--no-index", "--find-links", wheels, "--only-binary", ":all:",
+            "--force-reinstall", "--no-deps", *COMPILED,
+        )  # fmt: skip
     chosen = cuda or ("AUTO" if shutil.which("nvidia-smi") else "OFF")
-    folders = (package.with_extra(str(package.folder)) for package in PACKAGES)
-    editable = (argument for folder in folders for argument in ("-e", folder))
     env = {
         "LINATTN_CUDA": os.environ.get("LINATTN_CUDA", chosen),
         # Beside its pyproject.toml, so that one session's objects serve the next.
         "SKBUILD_BUILD_DIR": "build/{cache_tag}",
         **RELEASE,
     }
-    install(session, "--no-build-isolation", *editable, *requirements, env=env)
+    packages = editable_folders(PURE if wheels else PACKAGES)
+    install(session, "--no-build-isolation", *packages, *requirements, env=env)
+
+
+def editable_folders(packages: Iterable[Package]) -> list[str]:
+    """Returns pip's arguments that install packages from their folders, with their extras."""
+    folders = (package.with_extra(str(package.folder)) for package in packages)
+    return [argument for folder in folders for argument in ("-e", folder)]
 
 
 def native_sources() -> list[str]:
