@@ -1,21 +1,16 @@
-#include "lean.h"
-
-#include "linattn/device/lean.cuh"
-#include "linattn/host/launch.h"
+// Which products the lean kernels compute.
+#include "lean_launch.h"
 
 namespace linattn {
 
 namespace {
 
-constexpr int width = 64;
-
-using Widest = LeanShape<FeatureMap::elu, Walk::causal>;
-
-// Rows that are copied 16 bytes at a time, and of which those of a chunk lie within 2^31 bytes.
+// Rows that are copied 16 bytes at a time, and of which those of a chunk lie
+// within 2^31 bytes.
 bool is_lean(const Operand& operand) {
     const Int stride = operand.tensor.position;
-    return operand.width == width && operand.dtype == Dtype::bfloat16 && operand.vectors && !operand.divided &&
-           stride >= 0 && stride < (Int(1) << 31) / (2 * Widest::C);
+    return operand.dtype == Dtype::bfloat16 && operand.vectors && !operand.divided && stride >= 0 &&
+           stride < (Int(1) << 31) / (2 * segment_grain);
 }
 
 bool has_lean_keys(const Product& call) {
@@ -24,47 +19,32 @@ bool has_lean_keys(const Product& call) {
 
 bool has_lean_rows(const Product& call) {
     const Result& result = call.result;
-    return is_lean(call.row) && call.finish == Finish::divide && result.dtype == Dtype::bfloat16 && result.vectors &&
-           result.width == width;
-}
-
-template <FeatureMap map, Walk walk>
-Status launch(Product call, void* stream) {
-    using Shape = LeanShape<map, walk>;
-    call.slices = 1;
-    return LINATTN_LAUNCH("lean_product", lean_product<Shape>, call.sequences * call.heads, call.segments,
-                          Shape::threads, Shape::shared_bytes, stream, call);
-}
-
-template <Walk walk>
-Status launch(const Product& call, void* stream) {
-    switch (call.sums ? call.key.map : call.row.map) {
-        case FeatureMap::identity: return launch<FeatureMap::identity, walk>(call, stream);
-        case FeatureMap::relu: return launch<FeatureMap::relu, walk>(call, stream);
-        default: return launch<FeatureMap::elu, walk>(call, stream);
-    }
+    return is_lean(call.row) && call.finish == Finish::divide && result.dtype == Dtype::bfloat16 && result.vectors;
 }
 
 }  // namespace
+
+bool is_lean_width(Int dim, Int value_dim) {
+    if (dim != value_dim || (dim != 64 && dim != 128)) return false;
+    return shared_limit() >= (dim == 64 ? WidestLean<64>::shared_bytes : WidestLean<128>::shared_bytes);
+}
 
 bool is_lean(const Product& call) {
     if (call.pair || call.backwards || call.mask != nullptr || call.bias != Bias::none || call.column != Column::ones)
         return false;
     if ((call.sums && !has_lean_keys(call)) || (call.reads && !has_lean_rows(call))) return false;
     // Positions are counted to two chunks past the end.
-    constexpr Int longest = (Int(1) << 31) - 4 * Widest::C;
-    return call.queries < longest && call.keys < longest && shared_limit() >= Widest::shared_bytes;
+    constexpr Int longest = (Int(1) << 31) - 4 * segment_grain;
+    return call.queries < longest && call.keys < longest &&
+           is_lean_width(call.sums ? call.key.width : call.row.width, call.value.width);
 }
 
 Status launch_lean(const Product& call, void* stream) {
-    if (!call.reads) return launch<Walk::sums>(call, stream);
-    return call.sums ? launch<Walk::causal>(call, stream) : launch<Walk::read>(call, stream);
+    return call.value.width == 64 ? launch_lean_64(call, stream) : launch_lean_128(call, stream);
 }
 
-Status resident_lean(int* blocks) {
-    *blocks = 0;
-    if (shared_limit() < Widest::shared_bytes) return {0, nullptr};
-    return LINATTN_RESIDENT("lean_product", lean_product<Widest>, Widest::threads, Widest::shared_bytes, blocks);
+Status resident_lean(Int width, int* blocks) {
+    return width == 64 ? resident_lean_64(blocks) : resident_lean_128(blocks);
 }
 
 }  // namespace linattn

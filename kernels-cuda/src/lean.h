@@ -5,11 +5,16 @@
 
 namespace linattn {
 
+// Whether there is a lean kernel for these widths that the current GPU runs, in
+// bfloat16.
+bool is_lean_width(Int dim, Int value_dim);
+
 // Whether the lean kernel computes this product on the current GPU.
 bool is_lean(const Product& call);
 Status launch_lean(const Product& call, void* stream);
 
-// How many blocks of the widest lean kernel a multiprocessor runs side by side; 0 where none fits.
-Status resident_lean(int* blocks);
+// How many blocks of the widest lean kernel of a width a multiprocessor runs
+// side by side.
+Status resident_lean(Int width, int* blocks);
 
 }  // namespace linattn

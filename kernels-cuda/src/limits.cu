@@ -1,4 +1,5 @@
 // What a caller needs before a launch: shared memory of a block, and how many segments are best.
+#include "lean.h"
 #include "product.h"
 
 namespace linattn {
@@ -37,6 +38,8 @@ Int slices_of_widths(const Attention& call, Int width, Int columns) {
 
 // The most that a pass of the call has: those of the gradients of queries and keys have keys as wide as the values.
 Int most_slices(const Attention& call, bool derivatives) {
+    const bool lean = parts_of(call.query_dtype, call.value_dtype, call.precision) == 1;
+    if (lean && !derivatives && is_lean_width(call.dim, call.value_dim)) return 1;
     const Int slices = slices_of_widths(call, call.dim, call.value_dim);
     const Int reversed = derivatives ? slices_of_widths(call, call.value_dim, call.dim) : 1;
     return slices > reversed ? slices : reversed;

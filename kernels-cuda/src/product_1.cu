@@ -8,11 +8,8 @@ Status launch_product_1(const Product& call, void* stream) {
 }
 
 Status resident_1(Int width, bool derivatives, int* blocks) {
-    // Forward, most calls of this width run the lean kernel.
-    if (width == 64 && !derivatives) {
-        const Status status = resident_lean(blocks);
-        if (status.error != 0 || *blocks > 0) return status;
-    }
+    // Forward, most calls of these widths run the lean kernel.
+    if (!derivatives && is_lean_width(width, width)) return resident_lean(width, blocks);
     return resident_of<1>(width, derivatives, blocks);
 }
 

@@ -44,7 +44,7 @@ class Kernel(NamedTuple):
 
 # Products of which a multiprocessor runs one block at a time: float16 and float32 beyond 128 dims.
 ALONE = re.compile(r"ProductShapeILi[23]ELi256E")
-# Forward products of 64 dims: shared memory holds so few blocks that each may have more registers.
+# Of the lean products, shared memory holds so few blocks that registers are not scarce.
 LEAN = re.compile(r"LeanShape")
 # Most bytes that a thread may spill.
 MOST_SPILLED = 72
@@ -85,6 +85,39 @@ def instructions_of(file: Path | str, *options: str) -> dict[str, list[str]]:
         if instruction := _INSTRUCTION.search(line):
             instructions.setdefault(name, []).append(instruction[1])
     return instructions
+
+
+# "BRA 0x3c0 ;", and what is done however a warp goes around a loop: products, copies, results.
+_BRANCH = re.compile(r"\bBRA\b.*?(0x[0-9a-f]+)")
+_WORK = re.compile(r"\b(HMMA|LDGSTS|STG\.E\.128)\b")
+_BYTES = 16  # of an instruction
+
+
+def turn_of_loop(instructions: list[str]) -> int:
+    """How many instructions a warp issues that goes once around the loop with the most products.
+
+    Where paths part, it takes the one with more work, and of equal ones the shorter: that of rows
+    that see all keys of a whole chunk.
+    """
+    places = {
+        i: int(branch[1], 16) // _BYTES
+        for i, line in enumerate(instructions)
+        if (branch := _BRANCH.search(line))
+    }
+    products = [i for i, line in enumerate(instructions) if "HMMA." in line]
+    loops = [(to, i) for i, to in places.items() if to < i]
+    first, last = max(loops, key=lambda loop: sum(loop[0] < i < loop[1] for i in products))
+    best = {first: (0, 0)}  # at each place: the work done, and minus the instructions before it
+    for i in range(first, last):
+        if i not in best:
+            continue
+        line, (work, before) = instructions[i], best[i]
+        done = work + bool(_WORK.search(line)), before - 1
+        falls_through = i not in places or line.startswith("@")
+        for j in {places.get(i, i + 1), i + 1 if falls_through else last + 1}:
+            if i < j <= last:
+                best[j] = max(best.get(j, done), done)
+    return 1 - best[last][1]
 
 
 def code() -> Code:

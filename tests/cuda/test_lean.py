@@ -1,4 +1,4 @@
-"""The lean kernel: bfloat16 forward with 64 features and 64 values, against the definition."""
+"""The lean kernels: bfloat16 forward with 64 features and values, or 128, by the definition."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from tests.cuda.layouts import LAYOUTS
 pytestmark = pytest.mark.usefixtures("emulation")
 
 ONE = Case(batch=1, heads=2, head_dim=64, value_dim=64, dtype=torch.bfloat16)
-# Shared memory of a block in which the generic kernel fits, and the lean one does not.
+CASES = [pytest.param(ONE.with_(head_dim=n, value_dim=n), id=f"{n} dims") for n in (64, 128)]
+# Shared memory of a block in which the generic kernels fit, and the lean ones do not.
 LITTLE = 64 * 1024
 
 
 @pytest.mark.parametrize("feature_map", ["identity", "relu", "elu"])
 @pytest.mark.parametrize("is_causal", [True, False])
 @pytest.mark.parametrize("backend", NAMES)
-def test_agrees_with_float64(backend: str, is_causal: bool, feature_map: str) -> None:
-    case = ONE.with_(queries=300, is_causal=is_causal, feature_map=feature_map)
+@pytest.mark.parametrize("one", CASES)
+def test_agrees_with_float64(one: Case, backend: str, is_causal: bool, feature_map: str) -> None:
+    case = one.with_(queries=300, is_causal=is_causal, feature_map=feature_map)
     assert_within_budget(case, backend)
     assert_within_budget(case.with_(initial_state=True), backend)
     assert_within_budget(case.with_(normalize=False, heads=4, kv_heads=2), backend)
@@ -33,15 +35,17 @@ def test_agrees_with_float64(backend: str, is_causal: bool, feature_map: str) ->
 
 @pytest.mark.parametrize("length", [1, 16, 63, 64, 65, 128, 129, 257])
 @pytest.mark.parametrize("backend", NAMES)
-def test_ragged_lengths(backend: str, length: int) -> None:
-    case = ONE.with_(queries=length, initial_state=True)
+@pytest.mark.parametrize("one", CASES)
+def test_ragged_lengths(one: Case, backend: str, length: int) -> None:
+    case = one.with_(queries=length, initial_state=True)
     assert_within_budget(case, backend)
     assert_within_budget(case.with_(queries=70, keys=length, is_causal=False), backend)
 
 
 @pytest.mark.parametrize("backend", NAMES)
-def test_key_lengths_and_packed_sequences(backend: str) -> None:
-    plain = ONE.with_(heads=1, initial_state=True)
+@pytest.mark.parametrize("one", CASES)
+def test_key_lengths_and_packed_sequences(one: Case, backend: str) -> None:
+    plain = one.with_(heads=1, initial_state=True)
     padded = plain.with_(batch=4, queries=200, key_lengths=(0, 64, 130, 200))
     packed = plain.with_(queries=270, cu_seqlens=(0, 0, 64, 65, 200, 270))
     for case in (padded, packed):
@@ -57,11 +61,18 @@ def products_of(case: Case, emulation: ModuleType) -> int:
     return sum(emulation.take_products())
 
 
-def test_it_runs_where_it_fits(emulation: ModuleType) -> None:
-    """Each chunk of 64: the state's products twice, and the scores that causality leaves, twice."""
-    case, chunks = ONE.with_(queries=256), 2 * 4
-    assert products_of(case, emulation) == chunks * (4 * (2 * 32 + 3 * 4) + 2 * 10 * 8)
-    generic = products_of(case.with_(value_dim=63), emulation)
+@pytest.mark.parametrize("one", CASES)
+def test_it_runs_where_it_fits(one: Case, emulation: ModuleType) -> None:
+    """Each warp and chunk of 64: the state read and added to, and what causality leaves, twice.
+
+    For 128 dims, four warps find the scores that the other four have too.
+    """
+    case, chunks, width = one.with_(queries=256), 2 * 4, one.head_dim
+    warps, steps = width // 16, width // 16
+    state = warps * (8 * steps + 4 * 2 * steps + steps + 4 + 4)
+    scores = warps // 4 * 10 * (2 * steps + 8)
+    assert products_of(case, emulation) == chunks * (state + scores)
+    generic = products_of(case.with_(value_dim=width - 1), emulation)
     emulation.set_shared_limit(LITTLE)
     try:
         assert products_of(case, emulation) == generic
@@ -70,9 +81,10 @@ def test_it_runs_where_it_fits(emulation: ModuleType) -> None:
         emulation.set_shared_limit(232_448)
 
 
-def test_any_layout_is_read() -> None:
+@pytest.mark.parametrize("one", CASES)
+def test_any_layout_is_read(one: Case) -> None:
     """Rows that begin at multiples of 16 bytes, at any distance, by it; others by the generic."""
-    case = ONE.with_(queries=130)
+    case = one.with_(queries=130)
     tensors = case.inputs()
     expected = on_backend(case, WALKING, tensors)
     for name, layout in LAYOUTS.items():
@@ -84,14 +96,18 @@ def test_any_layout_is_read() -> None:
 
 
 @pytest.mark.parametrize("segments", [2, 5])
-def test_segments_give_what_walking_gives(segments: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = ONE.with_(queries=500, initial_state=True)
+@pytest.mark.parametrize("one", CASES)
+def test_segments_give_what_walking_gives(
+    one: Case, segments: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = one.with_(queries=500, initial_state=True)
     monkeypatch.setattr(find_backend(CUT), "segments", segments)
     assert_within_budget(case, CUT)
 
 
-def test_the_same_bits_in_any_order_of_blocks_and_warps(emulation: ModuleType) -> None:
-    case = ONE.with_(queries=200, initial_state=True)
+@pytest.mark.parametrize("one", CASES)
+def test_the_same_bits_in_any_order_of_blocks_and_warps(one: Case, emulation: ModuleType) -> None:
+    case = one.with_(queries=200, initial_state=True)
     tensors, results = case.inputs(), []
     for seed in (0, -1, 7):
         emulation.set_order(seed)

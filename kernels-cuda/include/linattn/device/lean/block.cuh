@@ -8,6 +8,7 @@ namespace linattn {
 template <class Shape>
 class LeanBlock {
     static constexpr int D = Shape::D, C = Shape::C, stages = Shape::stages, threads = Shape::threads;
+    static constexpr int result_tiles = Shape::columns / 16;
     static constexpr bool reads = Shape::reads, sums = Shape::sums;
     using Memory = LeanMemory<Shape>;
     using Keys = typename LeanState<Shape>::Keys;
@@ -32,7 +33,16 @@ public:
 
 private:
     LINATTN_DEVICE LeanBlock(const Product& call, unsigned char* shared, int warp)
-        : call_(call), row_((warp + rotation(call, C / 16)) % (C / 16) * 16), memory_(shared, warp, row_) {}
+        : call_(call), row_(first_row(call, warp)), memory_(shared, warp, row_) {}
+
+    // Where the rows of a warp begin. Of the two warps of a scheduler, one has the rows that see few keys where the other
+    // has those that see many.
+    LINATTN_DEVICE static int first_row(const Product& call, int warp) {
+        constexpr int groups = Shape::row_groups;
+        const int group = (warp + rotation(call, groups)) % groups;
+        return (warp < groups ? group : groups - 1 - group) * 16;
+    }
+    LINATTN_DEVICE static int first_column() { return Shape::first_column(thread_index() / 32); }
 
     // Finds the positions of this block and where its operands begin.
     LINATTN_DEVICE void begin(const Work& work) {
@@ -121,35 +131,40 @@ private:
 
     // Turns the keys that this thread has copied into features, which are zero where there is no key.
     LINATTN_DEVICE void prepare_keys(int stage, int i) const {
-        if (Shape::map == FeatureMap::identity) return;
-        using Threads = Sharing<C, D / 8, threads>;
-        LINATTN_UNROLL
-        for (int pass = 0; pass < Threads::passes; ++pass) {
-            Quad* const eight = memory_.copied(Shape::key, stage, pass * Threads::at_once);
-            Quad x = *eight;
+        if constexpr (Shape::map != FeatureMap::identity) {
+            using Threads = Sharing<C, D / 8, threads>;
             LINATTN_UNROLL
-            for (int i = 0; i < 4; ++i) x.words[i] = features_of<Shape::map>(x.words[i]);
-            *eight = x;
-        }
-        if (is_whole(i)) return;
-        const int live = rows_below(keys_, i), first = Threads().row;
-        for (int row = 0; row < C; row += Threads::at_once) {
-            if (first + row >= live) *memory_.copied(Shape::key, stage, row) = Quad{{0, 0, 0, 0}};
+            for (int pass = 0; pass < Threads::passes; ++pass) {
+                Quad* const eight = memory_.copied(Shape::key, stage, pass * Threads::at_once);
+                Quad x = *eight;
+                LINATTN_UNROLL
+                for (int j = 0; j < 4; ++j) x.words[j] = features_of<Shape::map>(x.words[j]);
+                *eight = x;
+            }
+            if (is_whole(i)) return;
+            const int live = rows_below(keys_, i), first = Threads().row;
+            for (int row = 0; row < C; row += Threads::at_once) {
+                if (first + row >= live) *memory_.copied(Shape::key, stage, row) = Quad{{0, 0, 0, 0}};
+            }
         }
     }
 
     LINATTN_DEVICE void compute(int stage, int i) {
-        if constexpr (reads) compute_rows(stage, i);
-        else add_keys(stage);
         if constexpr (reads) {
+            compute_rows(stage, i);
             LINATTN_BLOCK_BARRIER();  // all warps are done with the state before this chunk
             if constexpr (sums) state_.publish(memory_);
             store(stage, i);
+        } else {
+            Keys keys;
+            load_keys(keys, stage);
+            add_keys<0>(keys, stage);
         }
     }
 
     LINATTN_DEVICE void compute_rows(int stage, int i) {
         LeanRows<Shape> rows(memory_, stage);
+        if (Shape::column_groups > 1) LINATTN_BLOCK_BARRIER();  // other warps have these rows, where results are left
         if constexpr (sums) rows.find_scores(row_ / 16);
         float factors[2];
         rows.sum_weights(factors);
@@ -157,7 +172,7 @@ private:
         Keys keys;
         if constexpr (sums) load_keys(keys, stage);
         LINATTN_UNROLL
-        for (int n = 0; n < D / 16; ++n) {
+        for (int n = 0; n < result_tiles; ++n) {
             float out[2][4] = {};
             rows.add_state(out, n);
             if constexpr (sums) {
@@ -173,14 +188,14 @@ private:
             }
             leave(stage, out, factors, n);
         }
-        if constexpr (sums) state_.add_vector(keys);
+        if constexpr (sums) add_keys<result_tiles>(keys, stage);
     }
 
-    LINATTN_DEVICE void add_keys(int stage) {
-        Keys keys;
-        load_keys(keys, stage);
+    // Adds the keys to z, and to the state's columns from the `first` 16 on.
+    template <int first>
+    LINATTN_DEVICE void add_keys(const Keys& keys, int stage) {
         LINATTN_UNROLL
-        for (int n = 0; n < D / 16; ++n) {
+        for (int n = first; n < D / 16; ++n) {
             float sum[2][4] = {};
             LINATTN_UNROLL
             for (int k = 0; k < C / 16; ++k) {
@@ -199,7 +214,7 @@ private:
         LINATTN_UNROLL
         for (int half = 0; half < 2; ++half) {
             float n = sums_of_weights[half] + call_.eps;
-            if (lane % 4 == 0 && position + half * 8 < rows_) {
+            if (lane % 4 == 0 && first_column() == 0 && position + half * 8 < rows_) {
                 call_.out_normalizer[first_query_ + position + half * 8] = n;
             }
             const float size = n < 0.0f ? -n : n;
@@ -229,7 +244,8 @@ private:
     // Brings the results of this warp's rows to global memory.
     LINATTN_DEVICE void store(int stage, int i) const {
         const int lane = thread_index() % 32, row = row_ + lane / 8, position = i * C + row;
-        Quad* target = static_cast<Quad*>(call_.result.data) + (first_query_ + position) * (D / 8) + lane % 8;
+        const Int at = (first_query_ + position) * (D / 8) + first_column() / 8 + lane % 8;
+        Quad* target = static_cast<Quad*>(call_.result.data) + at;
         if (is_whole(i)) {
             LINATTN_UNROLL
             for (int j = 0; j < 16; j += 4) target[j * (D / 8)] = *memory_.result(stage, j);

@@ -1,16 +1,18 @@
-// The product of a forward pass in bfloat16 with 64 features and 64 values, where nothing is masked out: whatever the
-// generic kernel decides while it runs is a template argument here, or the host's decision not to call it.
+// The product of a forward pass in bfloat16 with 64 features and 64 values, or 128 of each, where nothing is masked out:
+// whatever the generic kernel decides while it runs is a template argument here, or the host's decision not to call it.
 //
-// - A chunk has 64 positions. Each of four warps computes 16 of its rows with all columns, and keeps 16 rows of the
-//   state. What causality leaves out is skipped by conditions that are the same for a whole warp.
+// - A chunk has 64 positions. Each warp computes 16 of its rows with 64 columns, and keeps 16 rows of the state with all
+//   columns: four warps, or eight for 128 dims, of which two have the same rows, and both find their scores. What
+//   causality leaves out is skipped by conditions that are the same for a whole warp.
 // - The rows phi(q) are left operands in registers, where the feature map is applied to them. phi(k) is written to
 //   where k was copied, by the thread that copied it, before the barrier that ends the copy.
 // - The masked scores of a row, as bfloat16, are left operands of 16 registers. Two tiles of columns follow at a time:
 //   rows times state, scores times values, and keys times values for the state, for which values are loaded once.
 // - The normalizers come by the tensor cores too, without a column of ones in memory: scores times a right operand
 //   that holds ones, and rows times one whose columns are all z. Each lane gets the sums of its own rows.
-// - Results go through the rows' tile, which only their warp reads.
-// - Three stages of copies: two chunks are under way while one is multiplied. Two barriers a chunk.
+// - Results go through the rows' tile, once the warps that read it have their rows in registers.
+// - Three stages of copies: two chunks are under way while one is multiplied; for 128 dims two stages, so that the 163
+//   KiB of a GPU of capability 8.0 are enough. Two barriers a chunk, and for 128 dims one more, after the rows.
 #pragma once
 
 #include "linattn/device/product/call.cuh"
@@ -20,15 +22,19 @@ namespace linattn {
 // What a launch does: all of it, the sums over keys alone, or the reading of a finished state.
 enum class Walk : int { causal = 0, sums = 1, read = 2 };
 
-template <FeatureMap map_, Walk walk_>
+template <int D_, FeatureMap map_, Walk walk_>
 struct LeanShape {
     static constexpr FeatureMap map = map_;
     static constexpr Walk walk = walk_;
     static constexpr bool reads = walk != Walk::sums, sums = walk != Walk::read;
-    static constexpr int D = 64, C = 64, warps = C / 16, threads = 32 * warps, stages = 3;
-    // Blocks of a multiprocessor, which limits the registers of each: three may have 168. Shared memory holds two on a
-    // GPU with 227 KiB, so that fewer registers would only spill.
-    static constexpr int resident = 3;
+    static constexpr int D = D_, C = 64, warps = D / 16, threads = 32 * warps, stages = D > 64 ? 2 : 3;
+    // How many groups of rows a chunk has, and how many groups of columns its results.
+    static constexpr int row_groups = C / 16, column_groups = reads ? warps / row_groups : 1;
+    static constexpr int columns = D / column_groups;  // of the results of a warp
+    static_assert(!reads || columns == 64, "eight lanes bring a row of a warp to global memory");
+    // Blocks that the shared memory of a multiprocessor with 228 KiB holds: for fewer registers than so many blocks may
+    // have there is no reason.
+    static constexpr int resident = D > 64 ? 1 : 2;
 
     // Pitches keep the lanes of a load on different banks.
     static constexpr int pitch = D + 8;
@@ -37,6 +43,11 @@ struct LeanShape {
     static constexpr int state = stages * (sums ? value + tile : tile), vector = state + D * pitch * 2;
     static constexpr int shared_bytes = reads ? vector + D * 2 : state;
     static_assert(C == segment_grain, "segments are whole chunks");
+
+    // Where the results of a warp begin, and the n-th 16 columns of its rows of the state: first come those of its
+    // results, then the others.
+    LINATTN_DEVICE static int first_column(int warp) { return column_groups == 1 ? 0 : warp / row_groups * columns; }
+    LINATTN_DEVICE static int column(int first, int n) { return n * 16 < columns ? first + n * 16 : n * 16 - first; }
 };
 
 // Tiles in shared memory as the collective loads of one lane see them: an address, from which that of each fragment is a
@@ -60,7 +71,7 @@ struct LaneOfTile {
 // The shared memory of a block, as one lane sees it.
 template <class Shape>
 class LeanMemory {
-    static constexpr int pitch = Shape::pitch;
+    static constexpr int pitch = Shape::pitch, vectors = Shape::D / 8;  // of 16 bytes in a row
     using Lane = LaneOfTile<pitch>;
 
 public:
@@ -69,10 +80,11 @@ public:
         // Matrices side by side in pairs, first downwards; or first to the right.
         down_ = shared + (lane % 16 * pitch + lane / 16 * 8) * 2;
         right_ = shared + ((lane % 8 + lane / 16 * 8) * pitch + lane / 8 % 2 * 8) * 2;
-        thread_ = shared + thread_index() / 8 * pitch * 2 + thread_index() % 8 * 16;
+        thread_ = shared + thread_index() / vectors * pitch * 2 + thread_index() % vectors * 16;
         vector_ = shared + Shape::vector + lane / 8 * 16;
         row_ = row * pitch * 2;
         warp_ = warp * 16;
+        column_ = Shape::first_column(warp);
     }
 
     // Left operands: this warp's rows; its columns of the keys, transposed.
@@ -88,18 +100,21 @@ public:
         return Lane{right_ + stage * Shape::stage + Shape::key}.template load<RightFragment<1>, false>(j * 16, k * 16);
     }
     LINATTN_DEVICE RightFragment<1> values(int stage, int k, int n) const {
-        return Lane{down_ + stage * Shape::stage + Shape::value}.template load<RightFragment<1>, true>(k * 16, n * 16);
+        return Lane{down_ + stage * Shape::stage + Shape::value}.template load<RightFragment<1>, true>(k * 16,
+                                                                                                       column(n));
     }
     LINATTN_DEVICE RightFragment<1> state(int k, int n) const {
-        return Lane{down_ + Shape::state}.template load<RightFragment<1>, true>(k * 16, n * 16);
+        return Lane{down_ + Shape::state}.template load<RightFragment<1>, true>(k * 16, column(n));
     }
     // The parts of z for two steps: each of the eight rows of a matrix is the same eight numbers.
     LINATTN_DEVICE void vector(u32 (&pairs)[4], int k) const { load_matrices(pairs, vector_ + k * 16 * 2); }
 
     // Sums of 16 x 16 as bfloat16: results in the place of this warp's rows; this warp's rows of the state.
-    LINATTN_DEVICE void leave(int stage, int n, const float (&x)[2][4]) const { store(rows(stage).at(0, n * 16), x); }
+    LINATTN_DEVICE void leave(int stage, int n, const float (&x)[2][4]) const {
+        store(rows(stage).at(0, column(n)), x[0], x[1]);
+    }
     LINATTN_DEVICE void publish(int n, const float (&left)[4], const float (&right)[4]) const {
-        store(Lane{down_ + Shape::state + warp_ * pitch * 2}.at(0, n * 16), left, right);
+        store(Lane{down_ + Shape::state + warp_ * pitch * 2}.at(0, column(n)), left, right);
     }
     LINATTN_DEVICE u16* number_of_vector(int row) const {
         return reinterpret_cast<u16*>(shared_ + Shape::vector) + warp_ + row;
@@ -111,23 +126,21 @@ public:
         return reinterpret_cast<Quad*>(thread_ + stage * Shape::stage + tile + further * pitch * 2);
     }
     LINATTN_DEVICE const Quad* result(int stage, int further) const {
-        return reinterpret_cast<const Quad*>(thread_ + stage * Shape::stage + (row_ - warp_ / 4 * pitch * 2) +
-                                             further * pitch * 2);
+        const int lane = thread_index() % 32, row = lane / 8 + further, column = column_ + lane % 8 * 8;
+        return reinterpret_cast<const Quad*>(shared_ + stage * Shape::stage + row_ + (row * pitch + column) * 2);
     }
     LINATTN_DEVICE unsigned char* tile(int tile, int stage) const { return shared_ + stage * Shape::stage + tile; }
 
 private:
     LINATTN_DEVICE Lane rows(int stage) const { return {down_ + stage * Shape::stage + row_}; }
+    LINATTN_DEVICE int column(int n) const { return Shape::column(column_, n); }
     LINATTN_DEVICE static void store(unsigned char* row_of_lane, const float (&left)[4], const float (&right)[4]) {
         store_matrices(row_of_lane, pitch * 2, pack_bf16(left[0], left[1]), pack_bf16(left[2], left[3]),
                        pack_bf16(right[0], right[1]), pack_bf16(right[2], right[3]));
     }
-    LINATTN_DEVICE static void store(unsigned char* row_of_lane, const float (&x)[2][4]) {
-        store(row_of_lane, x[0], x[1]);
-    }
 
     unsigned char *shared_, *down_, *right_, *thread_, *vector_;
-    int row_, warp_;
+    int row_, warp_, column_;
 };
 
 }  // namespace linattn

@@ -59,7 +59,9 @@ public:
 
 private:
     LINATTN_DEVICE static int row(int half) { return thread_index() / 32 * 16 + thread_index() % 32 / 4 + half * 8; }
-    LINATTN_DEVICE static int column(int n) { return n * 8 + thread_index() % 4 * 2; }
+    LINATTN_DEVICE static int column(int n) {
+        return Shape::column(Shape::first_column(thread_index() / 32), n / 2) + n % 2 * 8 + thread_index() % 4 * 2;
+    }
 
     // Calls `use(place in global memory, number)` for the numbers of S that this lane has.
     template <class Use>
