@@ -62,12 +62,16 @@ def test_a_graph_replays_segments() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_any_layout_is_read(dtype: torch.dtype) -> None:
-    plain = draw(2, 3, 200, 64, dtype=dtype)
+@pytest.mark.parametrize("dim", [40, 64])
+def test_any_layout_is_read(dtype: torch.dtype, dim: int) -> None:
+    """The kernels of 64 dims in bfloat16 take aligned rows alone; the others round differently."""
+    plain = draw(2, 3, 200, dim, dtype=dtype)
     expected = attend(plain, "cuda")
     for name, layout in LAYOUTS.items():
         found = attend([layout(x) for x in plain], "cuda")
-        assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True)), name
+        is_rounded = dim == 64 and dtype == torch.bfloat16 and name != "length first"
+        for x, y in zip(found, expected, strict=True):
+            assert (x - y).abs().max() <= is_rounded * 2**-6 * y.abs().max(), name
 
 
 def test_a_launch_that_the_gpu_refuses_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:

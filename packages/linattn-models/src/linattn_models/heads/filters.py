@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, fields
 from typing import Any, cast
 
@@ -111,10 +112,12 @@ class Filters:
         return least
 
     def _map(self, change: Callable[[str, Tensor], Tensor]) -> Filters:
-        limits = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Filters(
-            **{name: change(name, x) if isinstance(x, Tensor) else x for name, x in limits.items()}
-        )
+        mapped = copy(self)  # a new one would read its limits, which brings them to the CPU
+        for field in fields(self):
+            limit = getattr(self, field.name)
+            if isinstance(limit, Tensor):
+                object.__setattr__(mapped, field.name, change(field.name, limit))
+        return mapped
 
     @staticmethod
     def _is_off(limit: float | Tensor | None, setting: Setting) -> bool:
