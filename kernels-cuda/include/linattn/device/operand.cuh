@@ -113,13 +113,38 @@ LINATTN_DEVICE void stage_numbers(const Staged& staged, const Operand& operand, 
     }
 }
 
+// Rows that begin anywhere, whose numbers of 2 bytes are neighbors: by aligned words of 4 bytes, of which the first and
+// the last of a row may hold one of its numbers alone.
+template <int rows, int width, int threads>
+LINATTN_DEVICE void stage_pairs(const Staged& staged, const unsigned char* source, Int stride, int columns, int count) {
+    constexpr int words = width / 2 + 1;
+    const int end = columns < width ? columns : width;
+    LINATTN_UNROLL_NONE
+    for (int i = thread_index(); i < rows * words; i += threads) {
+        const int row = i / words;
+        const unsigned char* const numbers = source + row * stride;
+        const int at = i % words * 2 - static_cast<int>(reinterpret_cast<unsigned long long>(numbers) % 4 / 2);
+        const u16* const pair = reinterpret_cast<const u16*>(numbers) + at;
+        const bool low = row < count && at >= 0 && at < end, high = row < count && at + 1 < end;
+        u32 both = 0;
+        if (low && high) both = *reinterpret_cast<const u32*>(pair);
+        else if (low) both = pair[0];
+        else if (high) both = static_cast<u32>(pair[1]) << 16;
+        u16* const target = reinterpret_cast<u16*>(staged.data) + (row * staged.pitch + at);
+        if (at >= 0 && at < width) target[0] = static_cast<u16>(both & 0xffffu);
+        if (at + 1 < width) target[1] = static_cast<u16>(both >> 16);
+    }
+}
+
 // Starts copying `rows` rows from `source` on, `columns` of each, as they are. Rows from `count` on, and columns that
 // are not there, are left zero. With one part all numbers have two bytes.
 template <int rows, int width, int threads, int parts>
 LINATTN_DEVICE void stage(const Staged& staged, const Operand& operand, const unsigned char* source, int columns,
                           int count) {
     if (!operand.vectors) {
-        stage_numbers<rows, width, threads>(staged, operand, source, columns, count);
+        if (operand.tensor.dim == 1 && operand.dtype != Dtype::float32)
+            stage_pairs<rows, width, threads>(staged, source, operand.tensor.position * 2, columns, count);
+        else stage_numbers<rows, width, threads>(staged, operand, source, columns, count);
     } else if (parts == 1 || operand.dtype != Dtype::float32) {
         const Int stride = operand.tensor.position * 2;
         if (count == rows && columns >= width)
