@@ -52,6 +52,7 @@ class Build(NamedTuple):
     dtype: str
     target: GPUTarget
     with_all: bool = False
+    with_mask: bool = False
 
     @property
     def configuration(self) -> Configuration:
@@ -96,7 +97,8 @@ class Build(NamedTuple):
         optional = {"key_lengths", "cu_seqlens", "mask", "decay", "initial_s", "initial_z",
                     "last_s", "last_z", "grad_last_s", "grad_last_z", "grad_initial_s",
                     "grad_initial_z", "grad_decay", "before_s", "before_z"}  # fmt: skip
-        if name.isupper() or (name in optional and not self.with_all):
+        given = self.with_all or (name == "mask" and self.with_mask)
+        if name.isupper() or (name in optional and not given):
             return "constexpr"
         if name.endswith("_strides"):
             return _STRIDES
@@ -107,7 +109,7 @@ class Build(NamedTuple):
         if name in _INT64:
             return "*i64"
         if name == "mask":
-            return "*u8"
+            return "*i32"
         if name == "before_s" and self.dtype == "bf16":
             return "*bf16"
         return f"*{self.dtype}" if name in _OPERANDS else "*fp32"

@@ -31,6 +31,19 @@ def test_the_hot_kernel(dtype: str) -> None:
     check(Build(causal.forward, 64, dtype, NVIDIA[90]))
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_a_mask_leaves_the_order_of_sums(dtype: str) -> None:
+    """A mask that lets every key through changes no bit, so its products must be the same ones."""
+    plain, masked = (
+        re.findall(r"kWidth = \d", build.compile().asm["ttgir"])
+        for build in (
+            Build(causal.forward, 16, dtype, NVIDIA[90]),
+            Build(causal.forward, 16, dtype, NVIDIA[90], with_mask=True),
+        )
+    )
+    assert plain and set(plain) == set(masked)
+
+
 def name(build: Build) -> str:
     return f"{build.kernel.__name__}-{build.width}-{build.dtype}-{build.target.arch}"
 

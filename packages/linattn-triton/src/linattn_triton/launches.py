@@ -56,7 +56,7 @@ def causal_backward(
     That of `log_decay` needs the sweeps of queries and keys, and memory for the states before all
     chunks: F M / chunk numbers for each position of a key/value head.
     """
-    gradients = new_gradients(call, call.wanted_gradients)
+    gradients, places = new_gradients(call, call.wanted_gradients), _places(call)
     wants_decay = gradients.log_decay is not None
     inputs = _tensors(call.query, call.key, call.value, grad_out)
     flags: dict[str, Any] = {"MAP": MAPS[call.feature_map], "NORMALIZE": call.normalize}
@@ -70,7 +70,7 @@ def causal_backward(
             read = h.new_empty(call.batch, call.heads, blocks, call.key_length)
         _launch(
             causal.query_gradient, heads * blocks, *inputs, output.normalizer, h, gradients.query,
-            read, *before, *_places(call), call.log_decay, *_pair(call.initial_state),
+            read, *before, *places, call.log_decay, *_pair(call.initial_state),
             *_sizes(call), **flags, **options,
         )  # fmt: skip
     if gradients.key is not None or gradients.initial_state is not None or wants_decay:
@@ -81,14 +81,14 @@ def causal_backward(
             written = h.new_empty(call.batch, call.kv_heads, blocks, call.key_length)
         _launch(
             causal.key_gradient, kv_heads * blocks, *inputs, output.normalizer, h, gradients.key,
-            written, *before, *_places(call), call.log_decay, *_pair(grad_state),
+            written, *before, *places, call.log_decay, *_pair(grad_state),
             *_pair(gradients.initial_state), *_sizes(call), **flags, **options,
         )  # fmt: skip
     if gradients.value is not None:
         options, blocks = _options(call, call.feature_dim, call.value_dim, kv_heads)
         _launch(
             causal.value_gradient, kv_heads * blocks, *inputs, output.normalizer, gradients.value,
-            *_places(call), call.log_decay, _pair(grad_state)[0], *_sizes(call),
+            *places, call.log_decay, _pair(grad_state)[0], *_sizes(call),
             **flags, **options,
         )  # fmt: skip
     if read is not None and written is not None:
@@ -269,8 +269,10 @@ def _tensors(*tensors: Tensor) -> tuple[Any, ...]:
 
 def _places(call: AttentionCall) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """What says which keys exist."""
+    # Triton orders the terms of a product by the narrowest numbers that its operands depend on. A
+    # mask in bytes would thus round sums differently from a call without a mask.
     mask = call.attn_mask
-    return call.key_lengths, call.cu_seqlens, None if mask is None else mask.view(torch.uint8)
+    return call.key_lengths, call.cu_seqlens, None if mask is None else mask.to(torch.int32)
 
 
 def _pair(state: LinearAttentionState | None) -> tuple[Tensor | None, Tensor | None]:
