@@ -68,8 +68,7 @@ class Build(NamedTuple):
         chosen = self.configuration
         amd = self.target.backend == "hip"
         precision = {
-            "bf16": "ieee", "fp16": "bf16x3" if amd else "tf32",
-            "fp32": "bf16x6" if amd else "tf32x3",
+            "bf16": "ieee", "fp16": "bf16x3" if amd else "tf32", "fp32": "bf16x6",
         }[self.dtype]  # fmt: skip
         settings = {
             "MAP": MAPS["elu"], "MAP_A": 0, "NORMALIZE": True, "SCALED": True,

@@ -99,7 +99,8 @@ def precision(device: torch.device, dtype: torch.dtype) -> str:
     """How products of operands of a dtype are computed; see `input_precision` of `tl.dot`.
 
     float16 numbers are exact in TF32, whose range is that of float32: sums and scores do not
-    overflow. Float32 numbers are cut into parts whose products keep float32's accuracy.
+    overflow. Float32 numbers are cut into three parts of bfloat16, which hold all of their bits.
+    Two parts of TF32 (tf32x3) take as long and lose the last two bits of every product.
     """
     amd = torch.version.hip is not None
     if device.type == "cpu":
@@ -108,4 +109,4 @@ def precision(device: torch.device, dtype: torch.dtype) -> str:
         return "bf16x3" if amd else "tf32"
     if dtype == torch.bfloat16:
         return "ieee"
-    return "bf16x6" if amd else "tf32x3"
+    return "bf16x6"
