@@ -44,6 +44,11 @@ def test_a_mask_leaves_the_order_of_sums(dtype: str) -> None:
     assert plain and set(plain) == set(masked)
 
 
+def test_operands_of_tf32_are_rounded() -> None:
+    """Tensor cores cut the last 13 bits off, so half of the last that stays is added before."""
+    assert "-8192" in Build(causal.forward, 16, "fp16", NVIDIA[90]).compile().asm["ptx"]
+
+
 def name(build: Build) -> str:
     return f"{build.kernel.__name__}-{build.width}-{build.dtype}-{build.target.arch}"
 

@@ -22,12 +22,14 @@ import triton.language as tl
 from linattn_triton.decay import decay_between, sum_across_here, sum_from_here, sum_until_here
 from linattn_triton.tiles import (
     dot,
+    dot_exactly,
     find_chunk,
     find_work,
     load_derivative,
     load_matrix,
     load_tile,
     load_vector,
+    round_operand,
     scale_rows,
     store_matrix,
     store_tile,
@@ -61,7 +63,6 @@ def forward(
         tile_q = load_tile(q, q_strides, row, head, positions, present, features, dim, MAP)
         tile_k = load_tile(k, k_strides, row, kv_head, positions, exists, features, dim, MAP)
         tile_v = load_tile(v, v_strides, row, kv_head, positions, exists, columns, value_dim, 0)
-        tile_q, tile_k = tile_q.to(DOT).to(tl.float32), tile_k.to(DOT).to(tl.float32)
         weights = zero_above(dot(tile_q, tl.trans(tile_k), DOT, PRECISION))
         across = 1.0
         if decay is not None:
@@ -71,14 +72,20 @@ def forward(
             weights *= between
             tile_q *= from_start[:, None]
             tile_k *= to_end[:, None]
-        weights = weights.to(DOT).to(tl.float32)
+        else:
+            tile_k = round_operand(tile_k, DOT, PRECISION)
+        tile_q = round_operand(tile_q, DOT, PRECISION)
+        weights = round_operand(weights, DOT, PRECISION)
         total = tl.sum(weights, 1) + tl.sum(tile_q * z[None, :], 1) + eps
         tile = dot(weights, tile_v, DOT, PRECISION) + dot(tile_q, s, DOT, PRECISION)
         if NORMALIZE:
             tile = tile / tl.where(present, total, 1.0)[:, None]
         store_tile(out, of_out * value_dim, tile, positions, present, columns, value_dim)
         tl.store(normalizer + of_out + positions, total, mask=present & (block == 0))
-        s = s * across + dot(tl.trans(tile_k), tile_v, DOT, PRECISION)
+        if decay is not None:  # the state has the sums of what is not rounded
+            s = s * across + dot_exactly(tl.trans(tile_k), tile_v, DOT, PRECISION)
+        else:
+            s += dot(tl.trans(tile_k), tile_v, DOT, PRECISION)
         z = z * across + tl.sum(tile_k, 0)
     if head % groups == 0:
         store_matrix(last_s, of_s, s, features, dim, value_dim, columns, value_dim, 1)

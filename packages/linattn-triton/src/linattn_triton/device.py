@@ -104,7 +104,7 @@ def precision(device: torch.device, dtype: torch.dtype) -> str:
     """
     amd = torch.version.hip is not None
     if device.type == "cpu":
-        return "rounded" if dtype == torch.bfloat16 else "ieee"
+        return {torch.bfloat16: "rounded", torch.float16: "tf32"}.get(dtype, "ieee")
     if dtype == torch.float16 or (dtype == torch.float32 and tf32_allowed()):
         return "bf16x3" if amd else "tf32"
     if dtype == torch.bfloat16:

@@ -17,6 +17,7 @@ from linattn_triton.tiles import (
     load_matrix,
     load_tile,
     load_vector,
+    round_operand,
     scale_rows,
     store_matrix,
     store_tile,
@@ -52,7 +53,7 @@ def add_up(
             tile_a = load_tile(a, a_strides, row, head, positions, exists, features, dim, MAP)
             tile_c = load_tile(c, c_strides, row, head, positions, exists, columns, value_dim, 0)
             tile_c = scale_rows(tile_c, normalizer, rows, exists, SCALED)
-            tile_a = tile_a.to(DOT).to(tl.float32)
+            tile_a = round_operand(tile_a, DOT, PRECISION)
             total += dot(tl.trans(tile_a), tile_c, DOT, PRECISION)
             if h is not None:
                 tile_a *= tl.load(h + rows, mask=exists, other=0.0)[:, None]
@@ -84,7 +85,7 @@ def read_output(
     for first in range(start + part * CHUNK, stop, parts * CHUNK):
         positions, present, _ = find_chunk(first, stop, row, length, None, None, CHUNK)
         tile_q = load_tile(q, q_strides, row, head, positions, present, features, dim, MAP)
-        tile_q = tile_q.to(DOT).to(tl.float32)
+        tile_q = round_operand(tile_q, DOT, PRECISION)
         tile = dot(tile_q, tile_s, DOT, PRECISION)
         total = tl.sum(tile_q * tile_z[None, :], 1) + eps
         if NORMALIZE:

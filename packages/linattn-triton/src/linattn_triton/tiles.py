@@ -125,12 +125,39 @@ def store_vector(x, base, vector, columns, width):
 
 
 @triton.jit
+def round_operand(tile, DOT: tl.constexpr, PRECISION: tl.constexpr):
+    """float32 numbers rounded to what products take: to DOT, or to TF32."""
+    if PRECISION == "tf32":
+        # Tensor cores drop the last 13 bits, which would make all sums too small.
+        bits = tile.to(tl.int32, bitcast=True)
+        rounded = ((bits + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+        return tl.where(tile == tile, rounded, tile)
+    else:
+        return tile.to(DOT).to(tl.float32)
+
+
+@triton.jit
 def dot(left, right, DOT: tl.constexpr, PRECISION: tl.constexpr):
-    """The matrix product, its operands rounded to DOT, its sums in float32."""
-    if PRECISION == "rounded":  # for the interpreter, whose product knows no bfloat16
-        return tl.dot(left.to(DOT).to(tl.float32), right.to(DOT).to(tl.float32))
+    """The matrix product, its operands rounded to DOT or TF32, its sums in float32."""
+    if PRECISION == "rounded" or PRECISION == "tf32":  # rounded: the interpreter has no bfloat16
+        left, right = round_operand(left, DOT, PRECISION), round_operand(right, DOT, PRECISION)
+        return tl.dot(left, right, input_precision="tf32")
     else:
         return tl.dot(left.to(DOT), right.to(DOT), input_precision=PRECISION)
+
+
+@triton.jit
+def dot_exactly(left, right, DOT: tl.constexpr, PRECISION: tl.constexpr):
+    """The product of float32 numbers, in parts, with numbers that need no rounding."""
+    if PRECISION == "bf16x3":
+        return dot(left, right, DOT, "bf16x6")
+    elif DOT == tl.bfloat16 or PRECISION == "tf32":  # noqa: SIM300
+        rest = left - round_operand(left, DOT, PRECISION)
+        low = rest - round_operand(rest, DOT, PRECISION)
+        small = dot(low, right, DOT, PRECISION) + dot(rest, right, DOT, PRECISION)
+        return small + dot(left, right, DOT, PRECISION)
+    else:
+        return dot(left, right, DOT, PRECISION)
 
 
 @triton.jit
