@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import docutils.nodes
-import jupyter_cache.executors.utils
 import latex2mathml.converter
 import nbclient
 from jupyter_cache import get_cache
+from jupyter_cache.executors import utils as notebook_execution
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -59,7 +59,7 @@ nb_execution_cache_path = str(ROOT / "build" / "docs" / "executed")
 nb_execution_timeout = 3_600  # a guard alone: a machine may be busy
 nb_execution_raise_on_error = True
 # No setting says how long a kernel may take to start: it would be 60 seconds.
-jupyter_cache.executors.utils.executenb = functools.partial(
+notebook_execution.executenb = functools.partial(
     nbclient.execute, startup_timeout=nb_execution_timeout
 )
 
