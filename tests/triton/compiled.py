@@ -74,6 +74,7 @@ class Build(NamedTuple):
             "MAP": MAPS["elu"], "MAP_A": 0, "NORMALIZE": True, "SCALED": True,
             "CHUNK": chosen.chunk, "WIDTH": self.width, "BLOCK": chosen.block,
             "DOT": LANGUAGE_DTYPES[self.dtype == "bf16"], "PRECISION": precision,
+            "COMPENSATE": self.with_all,
         }  # fmt: skip
         signature: dict[str, Any] = {}
         constants: dict[Any, Any] = {}

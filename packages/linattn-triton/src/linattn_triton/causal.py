@@ -21,6 +21,7 @@ import triton.language as tl
 
 from linattn_triton.decay import decay_between, sum_across_here, sum_from_here, sum_until_here
 from linattn_triton.tiles import (
+    add,
     dot,
     dot_exactly,
     find_chunk,
@@ -44,7 +45,7 @@ def forward(
     key_lengths, cu_seqlens, mask, decay, initial_s, initial_z, last_s, last_z,
     heads, groups, length, dim, value_dim, eps,
     MAP: tl.constexpr, NORMALIZE: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr, COMPENSATE: tl.constexpr,
 ):  # fmt: skip
     """Output, normalizer (with eps) and last state, for BLOCK columns of the values."""
     blocks = tl.maximum(tl.cdiv(value_dim, BLOCK), 1)
@@ -58,6 +59,7 @@ def forward(
 
     s = load_matrix(initial_s, of_s, features, dim, value_dim, columns, value_dim, 1)
     z = load_vector(initial_z, of_z, features, dim)
+    lost_s, lost_z = tl.zeros_like(s), tl.zeros_like(z)
     for first in range(start, stop, CHUNK):
         positions, present, exists = find_chunk(first, stop, row, length, key_lengths, mask, CHUNK)
         tile_q = load_tile(q, q_strides, row, head, positions, present, features, dim, MAP)
@@ -83,10 +85,11 @@ def forward(
         store_tile(out, of_out * value_dim, tile, positions, present, columns, value_dim)
         tl.store(normalizer + of_out + positions, total, mask=present & (block == 0))
         if decay is not None:  # the state has the sums of what is not rounded
-            s = s * across + dot_exactly(tl.trans(tile_k), tile_v, DOT, PRECISION)
+            term = dot_exactly(tl.trans(tile_k), tile_v, DOT, PRECISION)
         else:
-            s += dot(tl.trans(tile_k), tile_v, DOT, PRECISION)
-        z = z * across + tl.sum(tile_k, 0)
+            term = dot(tl.trans(tile_k), tile_v, DOT, PRECISION)
+        s, lost_s = add(s * across, lost_s * across, term, COMPENSATE)
+        z, lost_z = add(z * across, lost_z * across, tl.sum(tile_k, 0), COMPENSATE)
     if head % groups == 0:
         store_matrix(last_s, of_s, s, features, dim, value_dim, columns, value_dim, 1)
         if block == 0:

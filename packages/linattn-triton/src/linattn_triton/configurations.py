@@ -11,6 +11,9 @@ NARROWEST = 16
 MANY = 256
 """Programs from which on a GPU is full, so that columns are not split further."""
 
+LONG = 2**16
+"""Positions from which on a program's sums are compensated for what each addition rounds."""
+
 
 class Configuration(NamedTuple):
     """How one kernel is cut and compiled.

@@ -11,7 +11,7 @@ from linattn_core.calls import AttentionCall, Gradients, Output, StepCall
 from linattn_core.native import new_gradients
 from linattn_core.state import LinearAttentionState
 from linattn_triton import causal, device, reads
-from linattn_triton.configurations import MANY, choose, power_of_two
+from linattn_triton.configurations import LONG, MANY, choose, power_of_two
 from linattn_triton.constants import LANGUAGE_DTYPES, MAPS
 
 # Positions of a program of `reads.normalizer_gradient`.
@@ -26,7 +26,8 @@ def causal_forward(call: AttentionCall, output: Output) -> None:
         causal.forward, heads * blocks,
         *_tensors(call.query, call.key, call.value), output.out, output.normalizer,
         *_places(call), call.log_decay, *_pair(call.initial_state), *_pair(output.state),
-        *_sizes(call), call.eps, MAP=MAPS[call.feature_map], NORMALIZE=call.normalize, **options,
+        *_sizes(call), call.eps, MAP=MAPS[call.feature_map], NORMALIZE=call.normalize,
+        COMPENSATE=call.key_length > LONG, **options,
     )  # fmt: skip
 
 
@@ -185,7 +186,8 @@ def _add_up(
         reads.add_up, rows * blocks * segments, *_tensors(a, c), normalizer, h, *partial, *places,
         a.shape[1], groups, a.shape[2], call.feature_dim, call.value_dim, segments,
         call.num_sequences, MAP=MAPS[call.feature_map],
-        SCALED=h is not None and call.normalize, **options,
+        SCALED=h is not None and call.normalize,
+        COMPENSATE=a.shape[2] * groups > LONG * segments, **options,
     )  # fmt: skip
     for target, parts, first in zip(into, partial, _pair(start), strict=True):
         torch.sum(parts, 0, out=target)

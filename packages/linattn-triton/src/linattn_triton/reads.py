@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from linattn_triton.tiles import (
+    add,
     dot,
     find_chunk,
     find_work,
@@ -30,7 +31,7 @@ def add_up(
     a, a_strides, c, c_strides, normalizer, h, s, z, key_lengths, cu_seqlens, mask,
     heads, groups, length, dim, value_dim, segments, sequences,
     MAP: tl.constexpr, SCALED: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr, COMPENSATE: tl.constexpr,
 ):  # fmt: skip
     """A segment's sums of phi(a) c^T and of phi(a), or of h phi(a), over each group of heads.
 
@@ -45,6 +46,7 @@ def add_up(
     columns = (block * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
     total = tl.zeros([WIDTH, BLOCK], tl.float32)
     total_z = tl.zeros([WIDTH], tl.float32)
+    lost, lost_z = tl.zeros_like(total), tl.zeros_like(total_z)
     for first in range(start + segment * CHUNK, stop, segments * CHUNK):
         positions, _, exists = find_chunk(first, stop, row, length, key_lengths, mask, CHUNK)
         for member in range(0, groups):
@@ -54,10 +56,11 @@ def add_up(
             tile_c = load_tile(c, c_strides, row, head, positions, exists, columns, value_dim, 0)
             tile_c = scale_rows(tile_c, normalizer, rows, exists, SCALED)
             tile_a = round_operand(tile_a, DOT, PRECISION)
-            total += dot(tl.trans(tile_a), tile_c, DOT, PRECISION)
+            term = dot(tl.trans(tile_a), tile_c, DOT, PRECISION)
+            total, lost = add(total, lost, term, COMPENSATE)
             if h is not None:
                 tile_a *= tl.load(h + rows, mask=exists, other=0.0)[:, None]
-            total_z += tl.sum(tile_a, 0)
+            total_z, lost_z = add(total_z, lost_z, tl.sum(tile_a, 0), COMPENSATE)
     of_z = ((segment * sequences + sequence) * kv_heads + kv_head) * dim
     store_matrix(s, of_z * value_dim, total, features, dim, value_dim, columns, value_dim, 1)
     if block == 0:

@@ -161,6 +161,17 @@ def dot_exactly(left, right, DOT: tl.constexpr, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def add(total, lost, term, COMPENSATE: tl.constexpr):
+    """total + term, and what all additions so far have added too much, if COMPENSATE (Kahan)."""
+    if COMPENSATE:
+        term = term - lost
+        new = total + term
+        return new, (new - total) - term
+    else:
+        return total + term, lost
+
+
+@triton.jit
 def zero_above(products):
     """The lower triangle of a chunk's products: no query sees a later key."""
     place = tl.arange(0, products.shape[0])
