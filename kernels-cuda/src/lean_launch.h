@@ -20,7 +20,7 @@ Status launch_lean_of(Product call, void* stream) {
 
 template <int D, Walk walk>
 Status launch_lean_of(const Product& call, void* stream) {
-    switch (call.sums ? call.key.map : call.row.map) {
+    switch (walk == Walk::queries ? call.value.map : call.sums ? call.key.map : call.row.map) {
         case FeatureMap::identity: return launch_lean_of<D, FeatureMap::identity, walk>(call, stream);
         case FeatureMap::relu: return launch_lean_of<D, FeatureMap::relu, walk>(call, stream);
         default: return launch_lean_of<D, FeatureMap::elu, walk>(call, stream);
@@ -43,5 +43,8 @@ Status launch_lean_64(const Product& call, void* stream);
 Status launch_lean_128(const Product& call, void* stream);
 Status resident_lean_64(int* blocks);
 Status resident_lean_128(int* blocks);
+Status launch_lean_queries(const Product& call, void* stream);
+Status launch_lean_pair(const Product& call, void* stream);
+Status launch_lean_query_sums(const Product& call, void* stream);
 
 }  // namespace linattn

@@ -281,7 +281,7 @@ def test_bytes_that_a_position_costs(dtype: torch.dtype, size: int, emulation: M
     """What is read: the least forward, and in two passes backward; results are written once.
 
     The queries' pass reads q, k, v, the output, its gradient, and n. That of keys and values reads
-    q, k, v, the gradient, n, and h.
+    q, k, v, the gradient, n, and h. The lean kernels do not copy n and h, but load them.
     """
     width, length = 64, 512
     case = ONE.with_(heads=1, queries=length, head_dim=width, value_dim=width, dtype=dtype)
@@ -292,7 +292,8 @@ def test_bytes_that_a_position_costs(dtype: torch.dtype, size: int, emulation: M
     output = backend.attention(call)
     assert emulation.take_copied_bytes() == length * 3 * width * size
     backend.attention_backward(call, output, torch.ones_like(output.out), None)
-    assert emulation.take_copied_bytes() == length * (9 * width * size + 3 * 4)
+    numbers = 0 if dtype == torch.bfloat16 else 3
+    assert emulation.take_copied_bytes() == length * (9 * width * size + numbers * 4)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)

@@ -56,7 +56,7 @@ def test_products_run_on_tensor_cores_and_leave_room_for_others() -> None:
     for architecture in on_tensor_cores():
         kernels = kernels_of(str(cuda_module().__file__), "-arch", f"sm_{architecture}")
         products = {name: x for name, x in kernels.items() if "product" in name}
-        assert len(products) == 18 + 18, architecture
+        assert len(products) == 18 + 27, architecture
         assert {name for name, x in kernels.items() if x.products} == set(products), architecture
         roomy = {name for name in products if ALONE.search(name) or LEAN.search(name)}
         most = {name: 255 if name in roomy else 128 for name in products}
@@ -90,8 +90,19 @@ def test_lean_products_issue_few_instructions(
     width: int, most: int, instructions: dict[str, list[str]]
 ) -> None:
     """Of a warp for 64 positions, whose rows see all of these."""
-    turns = [turn_of_loop(x) for name, x in instructions.items() if f"LeanShapeILi{width}E" in name]
+    shapes = re.compile(f"LeanShapeILi{width}E.*WalkE[012]E")
+    turns = [turn_of_loop(x) for name, x in instructions.items() if shapes.search(name)]
     assert len(turns) == 9
+    assert max(turns) <= most
+
+
+# The gradients of queries, the pair, which has two products, and the sums over queries.
+@pytest.mark.parametrize(("walk", "most"), [(3, 1050), (4, 2 * 700), (5, 450)])
+def test_lean_gradients_issue_few_instructions(
+    walk: int, most: int, instructions: dict[str, list[str]]
+) -> None:
+    turns = [turn_of_loop(x) for name, x in instructions.items() if f"WalkE{walk}E" in name]
+    assert len(turns) == 3
     assert max(turns) <= most
 
 

@@ -1,7 +1,7 @@
 // The kernel of the lean product; what that is, see lean/shape.cuh.
 #pragma once
 
-#include "linattn/device/lean/block.cuh"
+#include "linattn/device/lean/gradients.cuh"
 
 namespace linattn {
 
@@ -10,7 +10,8 @@ LINATTN_KERNEL(Shape::threads, Shape::resident)
 lean_product(const LINATTN_PARAMETER Product call) {
 #if defined(LINATTN_EMULATED) || __CUDA_ARCH__ >= 800  // 7.5 has less shared memory than a block needs
     LINATTN_SHARED(shared);
-    LeanBlock<Shape>(call, shared).run();
+    if constexpr (Shape::gradients) LeanGradients<Shape>(call, shared).run();
+    else LeanBlock<Shape>(call, shared).run();
 #endif
 }
 

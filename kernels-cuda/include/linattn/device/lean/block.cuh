@@ -16,14 +16,40 @@ class LeanBlock {
 public:
     LINATTN_DEVICE LeanBlock(const Product& call, unsigned char* shared) : LeanBlock(call, shared, warp_of_thread()) {}
 
-    LINATTN_DEVICE void run() {
+    LINATTN_DEVICE void run() { run(*this); }
+
+    // What is done with a chunk: its numbers begin to be fetched when its copy begins, and when it has arrived it is
+    // prepared by those who have copied it and, after a barrier, computed.
+    LINATTN_DEVICE void fetch(int) {}
+    LINATTN_DEVICE void prepare(int stage, int i) {
+        if (sums) prepare_keys(stage, i);
+    }
+    LINATTN_DEVICE void compute(int stage, int i) {
+        if constexpr (reads) {
+            compute_rows(stage, i);
+            LINATTN_BLOCK_BARRIER();  // all warps are done with the state before this chunk
+            if constexpr (sums) state_.publish(memory_);
+            store(call_.result, stage, i);
+        } else {
+            Keys keys;
+            load_keys(keys, stage);
+            add_keys<0>(keys, stage);
+            state_.add_vector(keys);
+        }
+    }
+
+protected:
+    template <class Block>
+    LINATTN_DEVICE void run(Block& block) {
         {
             const Work work = work_of_block(call_, D);
             begin(work);
-            state_.load(call_.start, work.matrix(call_, call_.start), work.vector(call_, call_.start));
+            const bool begins = !Shape::gradients || work.begins_with(call_, call_.start);
+            state_.load(call_.start, begins ? work.matrix(call_, call_.start) : nullptr,
+                        begins ? work.vector(call_, call_.start) : nullptr);
         }
         if (reads) state_.publish(memory_);
-        walk();
+        walk(block);
         if (!sums) return;
         // Found again rather than kept, for registers are scarce.
         const Work work = work_of_block(call_, D);
@@ -31,7 +57,6 @@ public:
         state_.store(call_.last, work.matrix(call_, call_.last), work.vector(call_, call_.last));
     }
 
-private:
     LINATTN_DEVICE LeanBlock(const Product& call, unsigned char* shared, int warp)
         : call_(call), row_(first_row(call, warp)), memory_(shared, warp, row_) {}
 
@@ -46,34 +71,47 @@ private:
 
     // Finds the positions of this block and where its operands begin.
     LINATTN_DEVICE void begin(const Work& work) {
-        const int positions = reads ? work.place.rows : work.place.keys;
+        const int positions = reads || Shape::gradients ? work.place.rows : work.place.keys;
         const Int per_segment = positions_of_segment(positions, call_.segments);
         const int first = static_cast<int>(clamp(per_segment * work.segment, 0, positions));
         rows_ = static_cast<int>(clamp(per_segment, 0, positions - first));
-        keys_ = sums ? static_cast<int>(clamp(work.place.live_keys - first, 0, rows_)) : rows_;
+        keys_ = sums && Shape::walk != Walk::query_sums
+                    ? static_cast<int>(clamp(work.place.live_keys - first, 0, rows_))
+                    : rows_;
         first_query_ = work.first_query + first;
-        if (reads) query_ = start_of(call_.row, work.place, first);
+        // Where the first chunk begins.
+        const int at = first + chunk(0) * C;
+        if (reads) query_ = start_of(call_.row, work.place, at);
         if (sums) {
-            key_ = start_of(call_.key, work.place, first);
-            value_ = start_of(call_.value, work.place, first);
+            key_ = start_of(call_.key, work.place, at);
+            value_ = start_of(call_.value, work.place, at);
+        }
+        if (Shape::pair) second_ = start_of(call_.second_row, work.place, at);
+        if (Shape::of_queries) {
+            second_ = start_of(call_.origin, work.place, at);
+            if (call_.normalize) third_ = start_of(call_.output, work.place, at);
         }
     }
+
+    // The chunk that comes i-th: where time runs backwards, the last comes first.
+    LINATTN_DEVICE int chunk(int i) const { return Shape::backwards ? (rows_ + C - 1) / C - 1 - i : i; }
 
     // Said by one lane, so that the compiler knows that a warp agrees about its rows.
     LINATTN_DEVICE static int warp_of_thread() {
         return static_cast<int>(shuffle(static_cast<u32>(thread_index() / 32), 0));
     }
 
-    LINATTN_DEVICE void walk() {
+    template <class Block>
+    LINATTN_DEVICE void walk(Block& block) {
         LINATTN_UNROLL
-        for (int i = 0; i < stages - 1; ++i) copy(i, i);
+        for (int i = 0; i < stages - 1; ++i) copy(block, chunk(i), i);
         int stage = 0, free = stages - 1;
         for (int i = 0; i * C < rows_; ++i) {
             copies_wait<stages - 2>();
-            if (sums) prepare_keys(stage, i);
+            block.prepare(stage, chunk(i));
             LINATTN_BLOCK_BARRIER();  // the chunk is there, its keys are features; the chunk before it is done with
-            copy(i + stages - 1, free);
-            compute(stage, i);
+            copy(block, chunk(i + stages - 1), free);
+            block.compute(stage, chunk(i));
             free = stage;
             stage = stage == stages - 1 ? 0 : stage + 1;
         }
@@ -88,18 +126,29 @@ private:
     LINATTN_DEVICE static int rows_below(int length, int i) { return static_cast<int>(clamp(length - i * C, 0, C)); }
 
     // Starts copying the i-th chunk, if there is one.
-    LINATTN_DEVICE void copy(int i, int stage) {
-        if (is_whole(i)) copy_chunk<true>(stage, C, C);
-        else if (i * C < rows_) copy_chunk<false>(stage, rows_below(rows_, i), rows_below(keys_, i));
+    template <class Block>
+    LINATTN_DEVICE void copy(Block& block, int i, int stage) {
+        if (!Shape::backwards || i >= 0) {
+            if (is_whole(i)) copy_chunk<true>(stage, C, C);
+            else if (i * C < rows_) copy_chunk<false>(stage, rows_below(rows_, i), rows_below(keys_, i));
+            block.fetch(i);
+        }
         copies_commit();
     }
 
+    // Of a pair, rows are keys, and keys and values of queries.
     template <bool whole>
-    LINATTN_DEVICE void copy_chunk(int stage, int rows, int live) {
+    LINATTN_DEVICE void copy_chunk(int stage, int queries, int keys) {
+        const int rows = Shape::pair ? keys : queries, live = Shape::pair ? queries : keys;
         if (reads) copy_rows<whole>(0, stage, call_.row, query_, rows);
         if (sums) {
             copy_rows<whole>(Shape::key, stage, call_.key, key_, live);
             copy_rows<whole>(Shape::value, stage, call_.value, value_, live);
+        }
+        if (Shape::pair) copy_rows<whole>(Shape::second, stage, call_.second_row, second_, rows);
+        if (Shape::of_queries) {
+            copy_rows<whole>(Shape::second, stage, call_.origin, second_, rows);
+            if (call_.normalize) copy_rows<whole>(Shape::third, stage, call_.output, third_, rows);
         }
     }
 
@@ -121,6 +170,7 @@ private:
             stage_vectors<false, C, D, threads, 2>(staged, first, stride, D, count);
             next += C * stride;
         }
+        if (Shape::backwards) next -= 2 * C * stride;
     }
 
     // Where the rows and the 16 bytes of them begin that this thread copies.
@@ -131,34 +181,34 @@ private:
 
     // Turns the keys that this thread has copied into features, which are zero where there is no key.
     LINATTN_DEVICE void prepare_keys(int stage, int i) const {
+        constexpr int tile = Shape::of_queries ? Shape::value : Shape::key;
         if constexpr (Shape::map != FeatureMap::identity) {
-            using Threads = Sharing<C, D / 8, threads>;
-            LINATTN_UNROLL
-            for (int pass = 0; pass < Threads::passes; ++pass) {
-                Quad* const eight = memory_.copied(Shape::key, stage, pass * Threads::at_once);
-                Quad x = *eight;
-                LINATTN_UNROLL
-                for (int j = 0; j < 4; ++j) x.words[j] = features_of<Shape::map>(x.words[j]);
-                *eight = x;
-            }
-            if (is_whole(i)) return;
-            const int live = rows_below(keys_, i), first = Threads().row;
-            for (int row = 0; row < C; row += Threads::at_once) {
-                if (first + row >= live) *memory_.copied(Shape::key, stage, row) = Quad{{0, 0, 0, 0}};
-            }
+            change_copied<tile>(stage, [](u32 pair, int) { return features_of<Shape::map>(pair); });
+            if (!is_whole(i)) clear_copied<tile>(stage, rows_below(keys_, i));
         }
     }
 
-    LINATTN_DEVICE void compute(int stage, int i) {
-        if constexpr (reads) {
-            compute_rows(stage, i);
-            LINATTN_BLOCK_BARRIER();  // all warps are done with the state before this chunk
-            if constexpr (sums) state_.publish(memory_);
-            store(stage, i);
-        } else {
-            Keys keys;
-            load_keys(keys, stage);
-            add_keys<0>(keys, stage);
+    // Calls `change(pair, pass)` for all that this thread has copied to a tile.
+    template <int tile, class Change>
+    LINATTN_DEVICE void change_copied(int stage, const Change& change) const {
+        using Threads = Sharing<C, D / 8, threads>;
+        LINATTN_UNROLL
+        for (int pass = 0; pass < Threads::passes; ++pass) {
+            Quad* const eight = memory_.copied(tile, stage, pass * Threads::at_once);
+            Quad x = *eight;
+            LINATTN_UNROLL
+            for (int j = 0; j < 4; ++j) x.words[j] = change(x.words[j], pass);
+            *eight = x;
+        }
+    }
+
+    // Zeros of it the rows from `live` on.
+    template <int tile>
+    LINATTN_DEVICE void clear_copied(int stage, int live) const {
+        using Threads = Sharing<C, D / 8, threads>;
+        const int first = Threads().row;
+        for (int row = 0; row < C; row += Threads::at_once) {
+            if (first + row >= live) *memory_.copied(tile, stage, row) = Quad{{0, 0, 0, 0}};
         }
     }
 
@@ -188,10 +238,13 @@ private:
             }
             leave(stage, out, factors, n);
         }
-        if constexpr (sums) add_keys<result_tiles>(keys, stage);
+        if constexpr (sums) {
+            add_keys<result_tiles>(keys, stage);
+            state_.add_vector(keys);
+        }
     }
 
-    // Adds the keys to z, and to the state's columns from the `first` 16 on.
+    // Adds the keys to the state's columns from the `first` 16 on.
     template <int first>
     LINATTN_DEVICE void add_keys(const Keys& keys, int stage) {
         LINATTN_UNROLL
@@ -205,7 +258,6 @@ private:
             }
             state_.add(n, sum);
         }
-        state_.add_vector(keys);
     }
 
     // Turns the sums of the weights of two rows into what their results are multiplied with; writes the normalizers.
@@ -241,18 +293,20 @@ private:
         for (int k = 0; k < C / 16; ++k) keys[k] = memory_.key_columns(stage, k);
     }
 
-    // Brings the results of this warp's rows to global memory.
-    LINATTN_DEVICE void store(int stage, int i) const {
+    // Brings the results of this warp's rows to global memory; those of keys that do not exist are zero.
+    template <int tile = 0>
+    LINATTN_DEVICE void store(const Result& result, int stage, int i) const {
         const int lane = thread_index() % 32, row = row_ + lane / 8, position = i * C + row;
         const Int at = (first_query_ + position) * (D / 8) + first_column() / 8 + lane % 8;
-        Quad* target = static_cast<Quad*>(call_.result.data) + at;
+        Quad* target = static_cast<Quad*>(result.data) + at;
         if (is_whole(i)) {
             LINATTN_UNROLL
-            for (int j = 0; j < 16; j += 4) target[j * (D / 8)] = *memory_.result(stage, j);
+            for (int j = 0; j < 16; j += 4) target[j * (D / 8)] = *memory_.template result<tile>(stage, j);
             return;
         }
         for (int j = 0; j < 16 && position + j < rows_; j += 4) {
-            target[j * (D / 8)] = *memory_.result(stage, j);
+            const bool lives = !Shape::pair || position + j < keys_;
+            target[j * (D / 8)] = lives ? *memory_.template result<tile>(stage, j) : Quad{{0, 0, 0, 0}};
         }
     }
 
@@ -260,9 +314,9 @@ private:
     int row_;  // where this warp's rows of each chunk begin
     Memory memory_;
     LeanState<Shape> state_;
-    int rows_, keys_;                             // of the segment: positions, of which so many have keys
-    Int first_query_;                             // where its numbers of queries begin in an array (B, H, N)
-    const unsigned char *query_, *key_, *value_;  // the rows that are copied next
+    int rows_, keys_;  // of the segment: positions, of which so many have keys
+    Int first_query_;  // where its numbers of queries begin in an array (B, H, N)
+    const unsigned char *query_, *key_, *value_, *second_, *third_;  // the rows that are copied next
 };
 
 }  // namespace linattn

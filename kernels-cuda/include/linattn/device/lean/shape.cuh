@@ -13,21 +13,27 @@
 // - Results go through the rows' tile, once the warps that read it have their rows in registers.
 // - Three stages of copies: two chunks are under way while one is multiplied; for 128 dims two stages, so that the 163
 //   KiB of a GPU of capability 8.0 are enough. Two barriers a chunk, and for 128 dims one more, after the rows.
+//
+// Causal gradients of 64 dims are the same product of other operands, see gradients.cuh.
 #pragma once
 
 #include "linattn/device/product/call.cuh"
 
 namespace linattn {
 
-// What a launch does: all of it, the sums over keys alone, or the reading of a finished state.
-enum class Walk : int { causal = 0, sums = 1, read = 2 };
+// What a launch does. Forward: all of it, the sums over keys alone, or the reading of a finished state. Causal gradients,
+// which gradients.cuh computes: those of queries; the pair of those of keys and values; the sums over queries alone.
+enum class Walk : int { causal = 0, sums = 1, read = 2, queries = 3, pair = 4, query_sums = 5 };
 
 template <int D_, FeatureMap map_, Walk walk_>
 struct LeanShape {
     static constexpr FeatureMap map = map_;
     static constexpr Walk walk = walk_;
-    static constexpr bool reads = walk != Walk::sums, sums = walk != Walk::read;
-    static constexpr int D = D_, C = 64, warps = D / 16, threads = 32 * warps, stages = D > 64 ? 2 : 3;
+    static constexpr bool pair = walk == Walk::pair, of_queries = walk == Walk::queries;
+    static constexpr bool gradients = pair || of_queries || walk == Walk::query_sums, backwards = pair;
+    static constexpr bool reads = walk != Walk::sums && walk != Walk::query_sums, sums = walk != Walk::read;
+    static constexpr int D = D_, C = 64, warps = D / 16, threads = 32 * warps;
+    static constexpr int stages = D > 64 || gradients ? 2 : 3;
     // How many groups of rows a chunk has, and how many groups of columns its results.
     static constexpr int row_groups = C / 16, column_groups = reads ? warps / row_groups : 1;
     static constexpr int columns = D / column_groups;  // of the results of a warp
@@ -39,9 +45,15 @@ struct LeanShape {
     // Pitches keep the lanes of a load on different banks.
     static constexpr int pitch = D + 8;
     static constexpr int tile = C * pitch * 2;
-    static constexpr int key = reads ? tile : 0, value = key + tile, stage = value + tile - (sums ? 0 : 2 * tile);
-    static constexpr int state = stages * (sums ? value + tile : tile), vector = state + D * pitch * 2;
-    static constexpr int shared_bytes = reads ? vector + D * 2 : state;
+    static constexpr int key = reads ? tile : 0, value = key + tile, second = value + tile, third = second + tile;
+    static constexpr int stage = of_queries ? third + tile : pair ? third : sums ? second : tile;
+    static constexpr int state = stages * stage, vector = state + (reads ? D * pitch * 2 : 0);
+    // Of gradients: the vector and the biases of a chunk as float32; and of keys the biases in parts, see `bias_parts`.
+    static constexpr int bias = vector + D * 4, parts = bias + C * 4, parts_bytes = 3 * C * 2;
+    static constexpr int shared_bytes = of_queries  ? bias
+                                        : gradients ? parts + stages * parts_bytes
+                                        : reads     ? vector + D * 2
+                                                    : state;
     static_assert(C == segment_grain, "segments are whole chunks");
 
     // Where the results of a warp begin, and the n-th 16 columns of its rows of the state: first come those of its
@@ -88,30 +100,52 @@ public:
     }
 
     // Left operands: this warp's rows; its columns of the keys, transposed.
+    template <int tile = 0>
     LINATTN_DEVICE LeftFragment<1> row(int stage, int k) const {
-        return rows(stage).template load<LeftFragment<1>, false>(0, k * 16);
+        return rows(stage, tile).template load<LeftFragment<1>, false>(0, k * 16);
     }
+    template <int tile = Shape::key>
     LINATTN_DEVICE LeftFragment<1> key_columns(int stage, int k) const {
-        return Lane{right_ + stage * Shape::stage + Shape::key + warp_ * 2}.template load<LeftFragment<1>, true>(k * 16,
-                                                                                                                 0);
+        return Lane{right_ + stage * Shape::stage + tile + warp_ * 2}.template load<LeftFragment<1>, true>(k * 16, 0);
     }
-    // Right operands: keys as columns; values; the state.
+    // Right operands: keys as columns; values; the state; this warp's rows as columns.
+    template <int tile = Shape::key>
     LINATTN_DEVICE RightFragment<1> keys(int stage, int j, int k) const {
-        return Lane{right_ + stage * Shape::stage + Shape::key}.template load<RightFragment<1>, false>(j * 16, k * 16);
+        return Lane{right_ + stage * Shape::stage + tile}.template load<RightFragment<1>, false>(j * 16, k * 16);
     }
+    template <int tile = Shape::value>
     LINATTN_DEVICE RightFragment<1> values(int stage, int k, int n) const {
-        return Lane{down_ + stage * Shape::stage + Shape::value}.template load<RightFragment<1>, true>(k * 16,
-                                                                                                       column(n));
+        return Lane{down_ + stage * Shape::stage + tile}.template load<RightFragment<1>, true>(k * 16, column(n));
     }
     LINATTN_DEVICE RightFragment<1> state(int k, int n) const {
         return Lane{down_ + Shape::state}.template load<RightFragment<1>, true>(k * 16, column(n));
     }
+    LINATTN_DEVICE RightFragment<1> transposed_state(int k, int n) const {
+        return Lane{right_ + Shape::state}.template load<RightFragment<1>, false>(n * 16, k * 16);
+    }
+    template <int tile>
+    LINATTN_DEVICE RightFragment<1> row_columns(int stage, int k) const {
+        return Lane{right_ + stage * Shape::stage + tile + row_}.template load<RightFragment<1>, false>(0, k * 16);
+    }
     // The parts of z for two steps: each of the eight rows of a matrix is the same eight numbers.
     LINATTN_DEVICE void vector(u32 (&pairs)[4], int k) const { load_matrices(pairs, vector_ + k * 16 * 2); }
+    // The biases of keys for two steps, a right operand whose first two columns are what they are in two parts, and the
+    // others zero.
+    LINATTN_DEVICE void bias_parts(u32 (&pairs)[4], int stage, int k) const {
+        const int lane = thread_index() % 32, part = lane % 8 < 2 ? lane % 8 : 2;
+        load_matrices(pairs, part_of_bias(stage, part, k * 16 + lane / 8 * 8));
+    }
+    LINATTN_DEVICE u16* part_of_bias(int stage, int part, int key) const {
+        return reinterpret_cast<u16*>(shared_ + Shape::parts + stage * Shape::parts_bytes) + part * Shape::C + key;
+    }
+    // Of gradients: a number of the vector, and the bias of a key.
+    LINATTN_DEVICE float* vector_number(int i) const { return reinterpret_cast<float*>(shared_ + Shape::vector) + i; }
+    LINATTN_DEVICE float* bias(int key) const { return reinterpret_cast<float*>(shared_ + Shape::bias) + key; }
 
     // Sums of 16 x 16 as bfloat16: results in the place of this warp's rows; this warp's rows of the state.
+    template <int tile = 0>
     LINATTN_DEVICE void leave(int stage, int n, const float (&x)[2][4]) const {
-        store(rows(stage).at(0, column(n)), x[0], x[1]);
+        store(rows(stage, tile).at(0, column(n)), x[0], x[1]);
     }
     LINATTN_DEVICE void publish(int n, const float (&left)[4], const float (&right)[4]) const {
         store(Lane{down_ + Shape::state + warp_ * pitch * 2}.at(0, column(n)), left, right);
@@ -125,14 +159,15 @@ public:
     LINATTN_DEVICE Quad* copied(int tile, int stage, int further) const {
         return reinterpret_cast<Quad*>(thread_ + stage * Shape::stage + tile + further * pitch * 2);
     }
+    template <int tile = 0>
     LINATTN_DEVICE const Quad* result(int stage, int further) const {
         const int lane = thread_index() % 32, row = lane / 8 + further, column = column_ + lane % 8 * 8;
-        return reinterpret_cast<const Quad*>(shared_ + stage * Shape::stage + row_ + (row * pitch + column) * 2);
+        return reinterpret_cast<const Quad*>(shared_ + stage * Shape::stage + tile + row_ + (row * pitch + column) * 2);
     }
     LINATTN_DEVICE unsigned char* tile(int tile, int stage) const { return shared_ + stage * Shape::stage + tile; }
 
 private:
-    LINATTN_DEVICE Lane rows(int stage) const { return {down_ + stage * Shape::stage + row_}; }
+    LINATTN_DEVICE Lane rows(int stage, int tile) const { return {down_ + stage * Shape::stage + tile + row_}; }
     LINATTN_DEVICE int column(int n) const { return Shape::column(column_, n); }
     LINATTN_DEVICE static void store(unsigned char* row_of_lane, const float (&left)[4], const float (&right)[4]) {
         store_matrices(row_of_lane, pitch * 2, pack_bf16(left[0], left[1]), pack_bf16(left[2], left[3]),

@@ -37,8 +37,9 @@ public:
         if (thread_index() % 4 != 0) return;
         LINATTN_UNROLL
         for (int half = 0; half < 2; ++half) {
-            const int row = thread_index() % 32 / 4 + half * 8;
-            *memory.number_of_vector(row) = static_cast<u16>(pack_bf16(vector_[half], 0.0f));
+            const int in_warp = thread_index() % 32 / 4 + half * 8;
+            if constexpr (Shape::gradients) *memory.vector_number(row(half)) = vector_[half];
+            else *memory.number_of_vector(in_warp) = static_cast<u16>(pack_bf16(vector_[half], 0.0f));
         }
     }
 
@@ -55,6 +56,20 @@ public:
         for (int k = 0; k < steps; ++k) multiply_bf16(sum, keys[k].pairs[0], ones, ones);
         vector_[0] += sum[0];
         vector_[1] += sum[2];
+    }
+
+    // The same of keys times their biases. Each part of the biases has a column, in one lane of each row.
+    LINATTN_DEVICE void add_biased_vector(const Keys& keys, const LeanMemory<Shape>& memory, int stage) {
+        float sum[4] = {};
+        LINATTN_UNROLL
+        for (int k = 0; k < steps; k += 2) {
+            u32 bias[4];
+            memory.bias_parts(bias, stage, k);
+            multiply_bf16(sum, keys[k].pairs[0], bias[0], bias[1]);
+            multiply_bf16(sum, keys[k + 1].pairs[0], bias[2], bias[3]);
+        }
+        vector_[0] += sum[0] + sum[1];
+        vector_[1] += sum[2] + sum[3];
     }
 
 private:
