@@ -27,9 +27,12 @@ class LeanGradients : LeanBlock<Shape> {
 
 public:
     LINATTN_DEVICE LeanGradients(const Product& call, unsigned char* shared) : Block(call, shared) {
-        if (of_queries || thread_index() >= C) return;
-        LINATTN_UNROLL
-        for (int stage = 0; stage < Shape::stages; ++stage) *memory_.part_of_bias(stage, 2, thread_index()) = 0;
+        if constexpr (!of_queries) {
+            LINATTN_UNROLL
+            for (int stage = 0; stage < Shape::stages; ++stage) {
+                if (thread_index() < C) *memory_.part_of_bias(stage, 2, thread_index()) = 0;
+            }
+        }
     }
 
     LINATTN_DEVICE void run() { Block::run(*this); }
