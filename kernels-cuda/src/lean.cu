@@ -5,8 +5,7 @@ namespace linattn {
 
 namespace {
 
-// Rows that are copied 16 bytes at a time, and of which those of a chunk lie
-// within 2^31 bytes.
+// Rows that are copied 16 bytes at a time, and of which those of a chunk lie within 2^31 bytes.
 bool is_lean(const Operand& operand) {
     const Int stride = operand.tensor.position;
     return operand.dtype == Dtype::bfloat16 && operand.vectors && stride >= 0 &&

@@ -5,8 +5,7 @@
 
 namespace linattn {
 
-// Whether there is a lean kernel for these widths that the current GPU runs, in
-// bfloat16.
+// Whether there is a lean kernel for these widths, in bfloat16, that the current GPU runs.
 bool is_lean_width(Int dim, Int value_dim);
 
 // Whether the lean kernel computes this product on the current GPU.
@@ -20,8 +19,7 @@ Status launch_lean_gradient(const Product& call, void* stream);
 // How many blocks of the kernel with most shared memory a multiprocessor runs side by side.
 Status resident_lean_gradients(int* blocks);
 
-// How many blocks of the widest lean kernel of a width a multiprocessor runs
-// side by side.
+// How many blocks of the lean kernel of a width with most shared memory a multiprocessor runs side by side.
 Status resident_lean(Int width, int* blocks);
 
 }  // namespace linattn

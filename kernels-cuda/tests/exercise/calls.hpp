@@ -40,7 +40,7 @@ struct Shape {
         // Wide heads are rarer, for their time.
         shape.dim = widths[between(random, 0, seed % 4 == 0 ? 9 : 6)];
         shape.value_dim = widths[between(random, 0, seed % 4 == 0 ? 9 : 6)];
-        // That the lean kernels run too, which take 64 or 128 dims in bfloat16.
+        // So that the lean kernels run too, which take 64 or 128 dims in bfloat16.
         if (seed % 6 == 4) shape.dim = shape.value_dim = seed % 4 == 0 ? 128 : 64;
         shape.dtype = seed % 3 == 0 ? Dtype::float32 : Dtype::bfloat16;
         shape.map = between(random, 0, 3) > 0 ? FeatureMap::elu : FeatureMap::relu;

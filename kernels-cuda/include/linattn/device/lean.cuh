@@ -1,4 +1,4 @@
-// The kernel of the lean product; what that is, see lean/shape.cuh.
+// The kernel of the lean product, which lean/shape.cuh explains.
 #pragma once
 
 #include "linattn/device/lean/gradients.cuh"

@@ -18,8 +18,8 @@ public:
 
     LINATTN_DEVICE void run() { run(*this); }
 
-    // What is done with a chunk: its numbers begin to be fetched when its copy begins, and when it has arrived it is
-    // prepared by those who have copied it and, after a barrier, computed.
+    // The steps of a chunk. `fetch` starts to load its numbers when its copy starts. When the copy is complete, each thread
+    // prepares what it has copied. After a barrier, `compute` multiplies.
     LINATTN_DEVICE void fetch(int) {}
     LINATTN_DEVICE void prepare(int stage, int i) {
         if (sums) prepare_keys(stage, i);
@@ -96,7 +96,7 @@ protected:
     // The chunk that comes i-th: where time runs backwards, the last comes first.
     LINATTN_DEVICE int chunk(int i) const { return Shape::backwards ? (rows_ + C - 1) / C - 1 - i : i; }
 
-    // Said by one lane, so that the compiler knows that a warp agrees about its rows.
+    // Broadcast from one lane, so that the compiler knows that it is the same in all lanes of a warp.
     LINATTN_DEVICE static int warp_of_thread() {
         return static_cast<int>(shuffle(static_cast<u32>(thread_index() / 32), 0));
     }
@@ -136,7 +136,7 @@ protected:
         copies_commit();
     }
 
-    // Of a pair, rows are keys, and keys and values of queries.
+    // In a pair, the rows are those of keys, and keys and values those of queries.
     template <bool whole>
     LINATTN_DEVICE void copy_chunk(int stage, int queries, int keys) {
         const int rows = Shape::pair ? keys : queries, live = Shape::pair ? queries : keys;
@@ -202,7 +202,7 @@ protected:
         }
     }
 
-    // Zeros of it the rows from `live` on.
+    // Sets the rows from `live` on to zero, in what this thread has copied.
     template <int tile>
     LINATTN_DEVICE void clear_copied(int stage, int live) const {
         using Threads = Sharing<C, D / 8, threads>;
@@ -271,7 +271,7 @@ protected:
             }
             const float size = n < 0.0f ? -n : n;
             if (call_.normalize && !(size > 1e-30f && size < 1e30f)) {
-                // The inverse would be no number, or lose its bits: a power of two keeps the quotient as it is.
+                // The inverse would overflow or lose bits. A factor that is a power of two does not change the quotient.
                 const float scale = size < 1.0f ? 0x1p100f : 0x1p-100f;
                 rows.scale(half, scale);
                 n *= scale;
@@ -293,7 +293,7 @@ protected:
         for (int k = 0; k < C / 16; ++k) keys[k] = memory_.key_columns(stage, k);
     }
 
-    // Brings the results of this warp's rows to global memory; those of keys that do not exist are zero.
+    // Writes the results of this warp's rows to global memory; those of keys that do not exist are zero.
     template <int tile = 0>
     LINATTN_DEVICE void store(const Result& result, int stage, int i) const {
         const int lane = thread_index() % 32, row = row_ + lane / 8, position = i * C + row;

@@ -1,14 +1,14 @@
 // The causal gradients by the lean product: of queries, of keys and values in a pair, and the sums over queries with
 // which the pairs of segments begin.
 //
-// - No row of gradients G is divided. A query's result is divided by n at its end, and where queries are keys, phi(q) / n
-//   takes the place of phi(q), which is written to where q was copied anyway. So the bias is n h, of which the products
-//   of queries find n h = n b - G . o, where b is what is added to h.
+// - The rows of G, the upstream gradient, are not divided by n. The result of a query is divided at the end; where
+//   queries are keys, phi(q) / n is written in place of q. So biases are n h instead of h. The pass of the queries finds
+//   n h = n b - G . o, where b is `row_bias`.
 // - Scores begin with the biases, results with what the biases make of the state's vector. The products of biases and
 //   keys are by the tensor cores, of biases in two parts.
 // - A pair computes the gradients of values first, and in these loops the state. Then those of keys, for which the state
-//   is read with its rows as columns; they are multiplied by a derivative that is known from phi(k), which is still in
-//   registers where the results are.
+//   is read with its rows as columns. Each is multiplied by the derivative of phi at k, which follows from phi(k); that is
+//   still in registers.
 #pragma once
 
 #include "linattn/device/lean/block.cuh"

@@ -95,7 +95,7 @@ public:
         }
     }
 
-    // out += scores values for 16 keys, two tiles of columns of whose values these are.
+    // out += scores values for the 16 keys of block j and two tiles of columns.
     LINATTN_DEVICE void add_values(float (&out)[2][4], const RightFragment<1>& values, int j) const {
         multiply<1>(out[0], scores_[j], values, 0);
         multiply<1>(out[1], scores_[j], values, 1);
@@ -110,7 +110,7 @@ private:
         }
     }
 
-    // Leaves only the keys that each row sees, of the block on the diagonal.
+    // Sets the scores of keys that a row does not see to zero, in the block on the diagonal.
     LINATTN_DEVICE static void mask(LeftFragment<1>& scores) {
         const int lane = thread_index() % 32, row = lane / 4, key = lane % 4 * 2;
         u32 seen;

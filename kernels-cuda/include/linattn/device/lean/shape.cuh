@@ -38,8 +38,8 @@ struct LeanShape {
     static constexpr int row_groups = C / 16, column_groups = reads ? warps / row_groups : 1;
     static constexpr int columns = D / column_groups;  // of the results of a warp
     static_assert(!reads || columns == 64, "eight lanes bring a row of a warp to global memory");
-    // Blocks that the shared memory of a multiprocessor with 228 KiB holds: for fewer registers than so many blocks may
-    // have there is no reason.
+    // How many blocks fit into a multiprocessor with 228 KiB of shared memory. Using fewer registers than so many blocks
+    // may have would gain nothing.
     static constexpr int resident = D > 64 ? 1 : 2;
 
     // Pitches keep the lanes of a load on different banks.
@@ -62,8 +62,8 @@ struct LeanShape {
     LINATTN_DEVICE static int column(int first, int n) { return n * 16 < columns ? first + n * 16 : n * 16 - first; }
 };
 
-// Tiles in shared memory as the collective loads of one lane see them: an address, from which that of each fragment is a
-// constant away, so that none is computed.
+// Tiles in shared memory as the collective loads of one lane see them. The address of each fragment is a constant away
+// from `data`, so none is computed.
 template <int pitch>
 struct LaneOfTile {
     unsigned char* data;
@@ -129,8 +129,8 @@ public:
     }
     // The parts of z for two steps: each of the eight rows of a matrix is the same eight numbers.
     LINATTN_DEVICE void vector(u32 (&pairs)[4], int k) const { load_matrices(pairs, vector_ + k * 16 * 2); }
-    // The biases of keys for two steps, a right operand whose first two columns are what they are in two parts, and the
-    // others zero.
+    // The biases of keys for two steps: a right operand whose first two columns hold their two parts, and whose other
+    // columns are zero.
     LINATTN_DEVICE void bias_parts(u32 (&pairs)[4], int stage, int k) const {
         const int lane = thread_index() % 32, part = lane % 8 < 2 ? lane % 8 : 2;
         load_matrices(pairs, part_of_bias(stage, part, k * 16 + lane / 8 * 8));
@@ -154,8 +154,8 @@ public:
         return reinterpret_cast<u16*>(shared_ + Shape::vector) + warp_ + row;
     }
 
-    // Sixteen bytes of a row: those that this thread copies first, and in rows further down; those that it brings to
-    // global memory, for which each warp has its rows.
+    // Sixteen bytes of a row. `copied`: those that this thread copies, in its first row or in one further down. `result`:
+    // those that it writes to global memory, of the rows of its warp.
     LINATTN_DEVICE Quad* copied(int tile, int stage, int further) const {
         return reinterpret_cast<Quad*>(thread_ + stage * Shape::stage + tile + further * pitch * 2);
     }

@@ -17,7 +17,7 @@ public:
     using Keys = LeftFragment<1>[steps];
     using Sum = float[2][4];
 
-    // As the state is in global memory, zeros where that holds none.
+    // Reads the state from global memory; zeros where there is none.
     LINATTN_DEVICE void load(const StateView& view, const float* matrix, const float* vector) {
         each(view, [&](Int at, float& number) { number = matrix == nullptr ? 0.0f : matrix[at]; });
         LINATTN_UNROLL
@@ -43,8 +43,8 @@ public:
         }
     }
 
-    // S += sum for the n-th two tiles of columns. A chunk's sum is taken apart and then added with rounding to nearest,
-    // which the tensor cores do not do: over a long sequence their own sums would drift.
+    // S += sum for the n-th two tiles of columns. The sum of a chunk is separate, because the tensor cores do not round to
+    // nearest: if they added to the state itself, it would drift over a long sequence.
     LINATTN_DEVICE void add(int n, const Sum& sum) {
         LINATTN_UNROLL
         for (int i = 0; i < 8; ++i) matrix_[2 * n + i / 4][i % 4] += sum[i / 4][i % 4];
