@@ -97,8 +97,8 @@ class Build(NamedTuple):
         optional = {"key_lengths", "cu_seqlens", "mask", "decay", "initial_s", "initial_z",
                     "last_s", "last_z", "grad_last_s", "grad_last_z", "grad_initial_s",
                     "grad_initial_z", "grad_decay", "before_s", "before_z"}  # fmt: skip
-        given = self.with_all or (name == "mask" and self.with_mask)
-        if name.isupper() or (name in optional and not given):
+        is_passed = self.with_all or (name == "mask" and self.with_mask)
+        if name.isupper() or (name in optional and not is_passed):
             return "constexpr"
         if name.endswith("_strides"):
             return _STRIDES

@@ -10,9 +10,8 @@ NARROWEST = 16
 """The fewest rows or columns of a matrix product."""
 MANY = 256
 """Programs from which on a GPU is full, so that columns are not split further."""
-
 LONG = 2**16
-"""Positions from which on a program's sums are compensated for what each addition rounds."""
+"""The most positions that a program sums without compensating what each addition rounds."""
 
 
 class Configuration(NamedTuple):
@@ -30,8 +29,9 @@ class Configuration(NamedTuple):
     num_stages: int
 
 
-# By the width that is summed over, up to the power of two, and whether operands have 16 bits. These
-# have chunks of 32: with 64 positions, triton 3.6 computes wrong numbers on compute capability 9.0.
+# By the width that is summed over, rounded up to a power of two, and whether operands have 16 bits.
+# Those of 16 bits have chunks of 32: with 64 positions, triton 3.6 computes wrong numbers on
+# compute capability 9.0.
 TABLE = {
     (32, True): Configuration(32, 32, 4, 3),
     (64, True): Configuration(32, 64, 4, 3),

@@ -57,7 +57,8 @@ def causal_backward(
     That of `log_decay` needs the sweeps of queries and keys, and memory for the states before all
     chunks: F M / chunk numbers for each position of a key/value head.
     """
-    gradients, places = new_gradients(call, call.wanted_gradients), _places(call)
+    gradients = new_gradients(call, call.wanted_gradients)
+    places = _places(call)
     wants_decay = gradients.log_decay is not None
     inputs = _tensors(call.query, call.key, call.value, grad_out)
     flags: dict[str, Any] = {"MAP": MAPS[call.feature_map], "NORMALIZE": call.normalize}

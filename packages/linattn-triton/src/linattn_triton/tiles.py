@@ -148,7 +148,7 @@ def dot(left, right, DOT: tl.constexpr, PRECISION: tl.constexpr):
 
 @triton.jit
 def dot_exactly(left, right, DOT: tl.constexpr, PRECISION: tl.constexpr):
-    """The product of float32 numbers, in parts, with numbers that need no rounding."""
+    """The product of float32 numbers, in parts that lose no bit, with numbers in DOT or TF32."""
     if PRECISION == "bf16x3":
         return dot(left, right, DOT, "bf16x6")
     elif DOT == tl.bfloat16 or PRECISION == "tf32":  # noqa: SIM300
@@ -162,7 +162,7 @@ def dot_exactly(left, right, DOT: tl.constexpr, PRECISION: tl.constexpr):
 
 @triton.jit
 def add(total, lost, term, COMPENSATE: tl.constexpr):
-    """total + term, and what all additions so far have added too much, if COMPENSATE (Kahan)."""
+    """total + term; if COMPENSATE, also by how much all sums so far were rounded up (Kahan)."""
     if COMPENSATE:
         term = term - lost
         new = total + term
