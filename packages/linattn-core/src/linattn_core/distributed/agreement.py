@@ -80,12 +80,12 @@ def require_same(
     failure = None if error is None else describe_error(error)
     told: list[Any] = [None] * group.size()
     dist.all_gather_object(told, (settings, failure), group)
-    is_common = all(failure == told[0][1] for _, failure in told)
-    for rank, (_, failure) in enumerate(told):
-        if failure is not None:
-            kind, text = failure
+    first, first_failure = told[0]
+    is_common = all(refusal == first_failure for _, refusal in told)
+    for rank, (_, refusal) in enumerate(told):
+        if refusal is not None:
+            kind, text = refusal
             raise kind(text if is_common else f"On rank {rank}: {text}")
-    first = told[0][0]
     for rank, (other, _) in enumerate(told):
         for name in first | other:
             ours, theirs = (x.get(name) for x in (first, other))
