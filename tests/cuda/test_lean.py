@@ -59,26 +59,21 @@ def test_key_lengths_and_packed_sequences(one: Case, backend: str) -> None:
 @given(data=st.data())
 def test_gradients_of_any_call(data: st.DataObject) -> None:
     """With a mask, or without causality, some of their passes are the generic kernel's."""
-    groups, mask = (
-        data.draw(st.sampled_from([(1, 1), (2, 1), (4, 2)])),
-        st.sampled_from([None, "gaps"]),
-    )
-    lengths = st.lists(st.integers(0, 140), min_size=2, max_size=3)
-    drawn = data.draw(lengths)
-    packed = data.draw(st.booleans())
-    if packed:
-        ends = [sum(drawn[:i]) for i in range(len(drawn) + 1)]
+    heads, kv_heads = data.draw(st.sampled_from([(1, 1), (2, 1), (4, 2)]))
+    lengths = data.draw(st.lists(st.integers(0, 140), min_size=2, max_size=3))
+    if data.draw(st.booleans()):
+        ends = [sum(lengths[:i]) for i in range(len(lengths) + 1)]
         where = {"batch": 1, "queries": ends[-1], "cu_seqlens": tuple(ends)}
     else:
-        where = {"batch": len(drawn), "queries": max(drawn), "key_lengths": tuple(drawn)}
+        where = {"batch": len(lengths), "queries": max(lengths), "key_lengths": tuple(lengths)}
     case = ONE.with_(
-        heads=groups[0],
-        kv_heads=groups[1],
+        heads=heads,
+        kv_heads=kv_heads,
         feature_map=data.draw(st.sampled_from(["elu", "relu", "identity"])),
         initial_state=data.draw(st.booleans()),
         is_causal=data.draw(st.sampled_from([True, True, False])),
         normalize=data.draw(st.booleans()),
-        mask=data.draw(mask),
+        mask=data.draw(st.sampled_from([None, "gaps"])),
         seed=data.draw(st.integers(0, 99)),
         **where,
     )
@@ -95,8 +90,10 @@ def products_backward(case: Case, emulation: ModuleType) -> int:
 
 
 def test_gradients_run_where_they_fit(emulation: ModuleType) -> None:
-    """Each warp and chunk: in the pass of queries, h, z, and what the forward pass multiplies; in
-    the pair r, the state added to once, and twice the rest.
+    """The products of each warp in a chunk.
+
+    In the pass of the queries, those of h and z, and those of the forward pass. In the pair, those
+    of r, one addition to the state, and all others twice.
     """
     case, chunks, of_causality = ONE.with_(queries=256), 2 * 4, 10 * 8
     queries = 4 * (8 + 4 + 2 * 32) + 2 * of_causality
@@ -121,7 +118,7 @@ def products_of(case: Case, emulation: ModuleType) -> int:
 
 @pytest.mark.parametrize("one", CASES)
 def test_it_runs_where_it_fits(one: Case, emulation: ModuleType) -> None:
-    """Each warp and chunk of 64: the state read and added to, and what causality leaves, twice.
+    """Each warp reads the state and adds to it, and has two products of the keys that rows see.
 
     For 128 dims, four warps find the scores that the other four have too.
     """
