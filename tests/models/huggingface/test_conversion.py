@@ -209,7 +209,7 @@ def test_transfer_leaves_each_module_in_its_mode() -> None:
 
 
 @windows
-@pytest.mark.parametrize("implementation", ["static", "offloaded"])
+@pytest.mark.parametrize("implementation", tiny.OTHER_CACHES)
 def test_other_caches_hold_the_state_too(implementation: str, window_size: int) -> None:
     model, ids = converted("llama", window_size), tiny.tokens(2, 5)
     settings = {"max_new_tokens": 6, "do_sample": False}

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 from linattn_models import AutoregressiveTransformer, MixtureOfLogistics, load, save
 from linattn_models.huggingface import LinattnConfig, LinattnForCausalLM, StateLayer
-from tests.models.huggingface.tiny import padded, real
+from tests.models.huggingface.tiny import OTHER_CACHES, padded, real
 from tests.models.tiny import tiny_config
 
 VOCABULARY, ROOM = 5, 48
@@ -245,7 +245,7 @@ def test_lsh_runs_all_tokens_again() -> None:
         model.generate(prompt, max_new_tokens=2)
 
 
-@pytest.mark.parametrize("implementation", ["static", "offloaded"])
+@pytest.mark.parametrize("implementation", OTHER_CACHES)
 def test_other_caches_hold_the_state_too(implementation: str) -> None:
     settings = {"max_new_tokens": 6, "do_sample": False}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from transformers import (
@@ -26,6 +27,18 @@ from linattn_models.huggingface import ConvertedAttention
 VOCABULARY = 17
 # What generation asks for: no token ends a sequence, and padding has a token of its own.
 _TOKENS = {"bos_token_id": 1, "eos_token_id": None, "pad_token_id": 0}
+
+# Caches of transformers beside the usual one, by the names that `generate` takes.
+OTHER_CACHES = [
+    "static",
+    pytest.param(
+        "offloaded",
+        marks=pytest.mark.skipif(
+            torch.backends.cuda.is_built() and not torch.cuda.is_available(),
+            reason="a CUDA build of torch has no stream to offload by without a GPU",
+        ),
+    ),
+]
 
 
 def gpt2(**fields: Any) -> PreTrainedModel:
