@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 
 import pytest
@@ -80,6 +82,16 @@ def test_gradients_of_any_call(data: st.DataObject) -> None:
     assert_within_budget(case, data.draw(st.sampled_from(NAMES)))
 
 
+@contextmanager
+def little_memory(emulation: ModuleType) -> Iterator[None]:
+    """A GPU whose blocks have too little shared memory for a lean kernel."""
+    emulation.set_shared_limit(LITTLE)
+    try:
+        yield
+    finally:
+        emulation.set_shared_limit(232_448)
+
+
 def products_backward(case: Case, emulation: ModuleType) -> int:
     """Instructions of the tensor cores in the passes of the gradients."""
     call = AttentionCall(*case.inputs().values(), is_causal=True, requires_grad=True)
@@ -100,12 +112,9 @@ def test_gradients_run_where_they_fit(emulation: ModuleType) -> None:
     pair = 4 * (4 + 3 * 32) + 4 * of_causality
     assert products_backward(case, emulation) == chunks * (queries + pair)
     generic = products_backward(case.with_(value_dim=63), emulation)
-    emulation.set_shared_limit(LITTLE)
-    try:
+    with little_memory(emulation):
         assert products_backward(case, emulation) == generic
         assert_within_budget(case, WALKING)
-    finally:
-        emulation.set_shared_limit(232_448)
 
 
 def products_of(case: Case, emulation: ModuleType) -> int:
@@ -128,12 +137,9 @@ def test_it_runs_where_it_fits(one: Case, emulation: ModuleType) -> None:
     scores = warps // 4 * 10 * (2 * steps + 8)
     assert products_of(case, emulation) == chunks * (state + scores)
     generic = products_of(case.with_(value_dim=width - 1), emulation)
-    emulation.set_shared_limit(LITTLE)
-    try:
+    with little_memory(emulation):
         assert products_of(case, emulation) == generic
         assert_within_budget(case, WALKING)
-    finally:
-        emulation.set_shared_limit(232_448)
 
 
 @pytest.mark.parametrize("one", CASES)

@@ -104,7 +104,8 @@ class ContinuousBatch:
             if not lacks_memory(error):
                 raise
             wanted = "sequences whose states fit into memory"
-            raise ValueError(expected("max_num_seqs", wanted, self.max_num_seqs)) from error
+            got, advice = self.max_num_seqs, "pass a smaller number"
+            raise ValueError(expected("max_num_seqs", wanted, got, advice)) from error
         self._waiting: deque[tuple[int, Task]] = deque()
         self._reading: deque[_Reading] = deque()
         self._outputs: list[Output] = []
