@@ -19,7 +19,10 @@ GUIDES = sorted({path for place in PLACES for path in ROOT.glob(place)})
 SESSION = re.compile(r"\bnox -s ([\w-]+)")
 SCRIPT = re.compile(r"\bpython ((?:apps|benchmarks)/\S+\.py)")
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
-LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)")
+FENCED = re.compile(r"^(```+|~~~+).*?^\1", re.MULTILINE | re.DOTALL)
+HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
+INCLUDED = re.compile(r"^```{include} (\S+)", re.MULTILINE)
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 WITH_EXAMPLES = [guide for guide in GUIDES if PYTHON.search(guide.read_text())]
 
@@ -52,8 +55,19 @@ def test_commands_exist(guide: Path, sessions: set[str]) -> None:
 @pytest.mark.parametrize("guide", GUIDES, ids=name)
 def test_links_lead_somewhere(guide: Path) -> None:
     links = LINK.findall(COMMENT.sub("", guide.read_text()))
+    targets = [((guide.parent / path) if path else guide, anchor) for path, anchor in links]
 
-    assert [link for link in links if not (guide.parent / link).exists()] == []
+    assert [str(path) for path, _ in targets if not path.exists()] == []
+    pages = [(path, anchor) for path, anchor in targets if anchor and path.suffix == ".md"]
+    assert [(str(path), anchor) for path, anchor in pages if anchor not in anchors(path)] == []
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link to a heading of this page can end with: letters, digits and hyphens."""
+    text = page.read_text()
+    headings = HEADING.findall(FENCED.sub("", text))
+    own = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return own.union(*(anchors(page.parent / path) for path in INCLUDED.findall(text)))
 
 
 @pytest.mark.parametrize("guide", WITH_EXAMPLES, ids=name)
