@@ -102,13 +102,9 @@ bool is_pair(const AttentionBackward& call) {
            call.grad_value != nullptr;
 }
 
-bool wants_initial(const AttentionBackward& call) {
-    return call.grad_initial.s != nullptr || call.grad_initial.z != nullptr;
-}
-
 // Whether anything is wanted that the queries' gradients are not enough for.
 bool wants_more(const AttentionBackward& call) {
-    return call.grad_key != nullptr || call.grad_value != nullptr || wants_initial(call);
+    return call.grad_key != nullptr || call.grad_value != nullptr || exists(call.grad_initial);
 }
 
 // sum_i phi(q_i) [g_i, h_i]^T of each segment.
@@ -160,6 +156,12 @@ Status causal(const AttentionBackward& call, const Workspace& work) {
     Product sums = sums_of_keys(call), gradients = sums_of_queries(call, work);
     sums.last = work.sums.view();
     gradients.last = work.gradients.view();
+    sums.launched_segments -= 1;  // nothing continues the last one's sum
+    if (!exists(call.grad_initial)) {
+        // Nor, backwards, the first one's.
+        gradients.first_segment = 1;
+        gradients.launched_segments -= 1;
+    }
     Launches launches;
     if (call.grad_query != nullptr) {
         queries.start = transposed(sums.last);

@@ -37,6 +37,7 @@ Status causal(const AttentionForward& call) {
     } else {
         Product sums = sums_of_keys(call);
         sums.last = product.start = states.view();
+        if (!exists(call.last)) sums.launched_segments -= 1;  // nothing continues the last one's sum
         launches.then([&] { return launch_product(call, sums); });
         launches.then([&] { return launch_scan(call, states, call.initial, call.last, false); });
     }

@@ -27,10 +27,6 @@ bool has_lean_lengths(const Product& call) {
     return call.queries < longest && call.keys < longest;
 }
 
-constexpr int gradient_width = 64;
-
-using QueryGradients = LeanShape<gradient_width, FeatureMap::elu, Walk::queries>;
-
 // The walks of causal gradients.
 bool is_query_pass(const Product& call) {
     return call.bias == Bias::of_row && call.reads && call.sums && is_lean(call.row) && has_lean_keys(call) &&
@@ -63,7 +59,7 @@ Status launch_lean(const Product& call, void* stream) {
 }
 
 bool has_lean_gradients(Int dim, Int value_dim) {
-    return dim == gradient_width && value_dim == gradient_width && shared_limit() >= QueryGradients::shared_bytes;
+    return dim == gradient_width && value_dim == gradient_width && shared_limit() >= WidestGradient::shared_bytes;
 }
 
 bool is_lean_gradient(const Product& call) {

@@ -10,11 +10,15 @@ namespace linattn {
 template <int D>
 using WidestLean = LeanShape<D, FeatureMap::elu, Walk::causal>;
 
+// Causal gradients have one width; the pass of the queries needs most shared memory.
+constexpr int gradient_width = 64;
+using WidestGradient = LeanShape<gradient_width, FeatureMap::elu, Walk::queries>;
+
 template <int D, FeatureMap map, Walk walk>
 Status launch_lean_of(Product call, void* stream) {
     using Shape = LeanShape<D, map, walk>;
     call.slices = 1;
-    return LINATTN_LAUNCH("lean_product", lean_product<Shape>, call.sequences * call.heads, call.segments,
+    return LINATTN_LAUNCH("lean_product", lean_product<Shape>, call.sequences * call.heads, call.launched_segments,
                           Shape::threads, Shape::shared_bytes, stream, call);
 }
 

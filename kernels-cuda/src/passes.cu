@@ -32,6 +32,8 @@ StateView view_of(const Attention& call, const State& state, Readers readers) {
     return view;
 }
 
+bool exists(const State& state) { return state.s != nullptr || state.z != nullptr; }
+
 int group_of(const Attention& call) { return call.kv_heads == 0 ? 1 : static_cast<int>(call.heads / call.kv_heads); }
 
 StateView transposed(const StateView& view) {
@@ -99,7 +101,7 @@ Product product_of(const Attention& call) {
     product.key_lengths = call.key_lengths;
     product.mask = call.mask;
     product.cu_seqlens = call.cu_seqlens;
-    product.segments = call.segments;
+    product.segments = product.launched_segments = call.segments;
     product.eps = call.eps;
     return product;
 }

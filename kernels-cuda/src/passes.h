@@ -34,6 +34,9 @@ struct SegmentStates {
 // each has its own, else of keys.
 StateView view_of(const Attention& call, const State& state, Readers readers);
 
+// Whether any of a state is given or wanted.
+bool exists(const State& state);
+
 // How many query heads read one head of keys.
 int group_of(const Attention& call);
 

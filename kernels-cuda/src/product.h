@@ -64,8 +64,8 @@ Status launch_shape(Product call, void* stream) {
     call.slices = slices_of<Shape>(call.value.width);
     const Int blocks = call.sequences * call.heads * call.slices;
     const int shared = call.finish == Finish::derivative ? Shape::shared_bytes_with_origin : Shape::shared_bytes;
-    return LINATTN_LAUNCH(product_name<Shape>(), product<Shape>, blocks, call.segments, Shape::threads, shared, stream,
-                          call);
+    return LINATTN_LAUNCH(product_name<Shape>(), product<Shape>, blocks, call.launched_segments, Shape::threads, shared,
+                          stream, call);
 }
 
 template <int parts>

@@ -22,7 +22,7 @@ from linattn_cuda.device import Gpu
 from tests.contract.agreement import assert_agree, assert_within_budget
 from tests.contract.budgets import budget, error
 from tests.contract.cases import Case, by_definition, drawing, on_backend
-from tests.cuda.emulated import CUT, H100, NAMES, WALKING, EmulatedBackend
+from tests.cuda.emulated import CUT, H100, NAMES, WALKING, CutBackend, EmulatedBackend
 from tests.cuda.layouts import LAYOUTS
 
 pytestmark = pytest.mark.usefixtures("emulation")
@@ -294,6 +294,35 @@ def test_bytes_that_a_position_costs(dtype: torch.dtype, size: int, emulation: M
     backend.attention_backward(call, output, torch.ones_like(output.out), None)
     numbers = 0 if dtype == torch.bfloat16 else 3
     assert emulation.take_copied_bytes() == length * (9 * width * size + numbers * 4)
+
+
+@pytest.mark.parametrize("state", [False, True], ids=["no state", "states"])
+@pytest.mark.parametrize(("dtype", "size"), [(torch.bfloat16, 2), (torch.float32, 4)])
+def test_bytes_in_segments(
+    dtype: torch.dtype, size: int, state: bool, emulation: ModuleType
+) -> None:
+    """What is summed first is read twice, but for the segment whose sum nothing continues."""
+    width, length = 64, 3 * 256
+    case = ONE.with_(
+        heads=1, queries=length, head_dim=width, value_dim=width, dtype=dtype, initial_state=state
+    )
+    query, key, value, *numbers = case.inputs().values()
+    start = LinearAttentionState(*numbers) if state else None
+    call = AttentionCall(
+        query, key, value, is_causal=True, initial_state=start, return_state=state,
+        requires_grad=True,
+    )  # fmt: skip
+    backend = CutBackend()
+    row, two_of_three = length * width * size, length * 2 // 3
+    summed = length if state else two_of_three
+    emulation.take_copied_bytes()
+
+    output = backend.attention(call)
+    assert emulation.take_copied_bytes() == 3 * row + summed * 2 * width * size
+    backend.attention_backward(call, output, torch.ones_like(output.out), None)
+    number = 0 if dtype == torch.bfloat16 else 4  # n and h, as above
+    sums = (two_of_three + summed) * 2 * width * size + summed * 2 * number
+    assert emulation.take_copied_bytes() == 9 * row + length * 3 * number + sums
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)

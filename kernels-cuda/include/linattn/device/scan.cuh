@@ -19,6 +19,7 @@ struct Scan {
 };
 
 constexpr int scan_threads = 256;
+constexpr int scan_ahead = 8;  // segments whose numbers are loaded together: a load takes longer than all else
 
 // One thread adds up one number over the segments, in their order.
 LINATTN_KERNEL(scan_threads, 1) scan(const LINATTN_PARAMETER Scan call) {
@@ -35,12 +36,19 @@ LINATTN_KERNEL(scan_threads, 1) scan(const LINATTN_PARAMETER Scan call) {
     float* last = in_matrix ? call.last.s : call.last.z;
     const bool begins = first != nullptr && sequence_and_head % call.group == 0;
     float sum = begins ? first[at(sequence_and_head / call.group)] : 0.0f;
-    for (int k = 0; k < call.segments; ++k) {
-        const int segment = call.backwards ? call.segments - 1 - k : k;
-        float& state = call.states[(sequence_and_head * call.segments + segment) * numbers + i];
-        const float own = state;
-        state = sum;
-        sum += own;
+    float* states =
+        call.states + (sequence_and_head * call.segments + (call.backwards ? call.segments - 1 : 0)) * numbers;
+    const Int next = call.backwards ? -numbers : numbers;
+    const int summed = last == nullptr ? call.segments - 1 : call.segments;  // nothing continues the last one's sum
+    for (int k = 0; k < call.segments; k += scan_ahead) {
+        float own[scan_ahead];
+        LINATTN_UNROLL
+        for (int j = 0; j < scan_ahead; ++j) own[j] = k + j < summed ? states[(k + j) * next + i] : 0.0f;
+        LINATTN_UNROLL
+        for (int j = 0; j < scan_ahead; ++j) {
+            if (k + j < call.segments) states[(k + j) * next + i] = sum;
+            sum += own[j];
+        }
     }
     if (last != nullptr) last[at(sequence_and_head)] = sum;
 }

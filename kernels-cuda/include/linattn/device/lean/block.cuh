@@ -42,7 +42,7 @@ protected:
     template <class Block>
     LINATTN_DEVICE void run(Block& block) {
         {
-            const Work work = work_of_block(call_, D);
+            const Work work = work_of_block();
             begin(work);
             const bool begins = !Shape::gradients || work.begins_with(call_, call_.start);
             state_.load(call_.start, begins ? work.matrix(call_, call_.start) : nullptr,
@@ -52,7 +52,7 @@ protected:
         walk(block);
         if (!sums) return;
         // Found again rather than kept, for registers are scarce.
-        const Work work = work_of_block(call_, D);
+        const Work work = work_of_block();
         if (!work.writes(call_, call_.last)) return;
         state_.store(call_.last, work.matrix(call_, call_.last), work.vector(call_, call_.last));
     }
@@ -68,6 +68,10 @@ protected:
         return (warp < groups ? group : groups - 1 - group) * 16;
     }
     LINATTN_DEVICE static int first_column() { return Shape::first_column(thread_index() / 32); }
+
+    LINATTN_DEVICE Work work_of_block() const {
+        return linattn::work_of_block(call_, D, reads ? 0 : call_.first_segment);
+    }
 
     // Finds the positions of this block and where its operands begin.
     LINATTN_DEVICE void begin(const Work& work) {

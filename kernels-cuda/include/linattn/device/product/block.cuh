@@ -15,7 +15,7 @@ class ProductBlock : protected ProductRows<Shape> {
 
 public:
     LINATTN_DEVICE ProductBlock(const Product& call, unsigned char* shared) : Rows(call, shared) {
-        work_ = work_of_block(call, E);
+        work_ = work_of_block(call, E, Shape::pair ? 0 : call.first_segment);
         const int positions = positions_to_walk();
         const Int per_segment = positions_of_segment(positions, call.segments);
         first_ = static_cast<int>(clamp(per_segment * work_.segment, 0, positions));

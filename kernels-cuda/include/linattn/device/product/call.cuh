@@ -84,6 +84,7 @@ struct Product {
     bool normalize;         // Finish::divide divides, and does not only write the normalizers; h depends on the output
     Operand origin;         // what the derivative is taken at, for Finish::derivative
     float eps;
+    int first_segment, launched_segments;  // those of the segments that have blocks
 };
 
 LINATTN_DEVICE Int clamp(Int x, Int low, Int high) { return x < low ? low : x > high ? high : x; }
@@ -151,10 +152,10 @@ struct Work {
     }
 };
 
-LINATTN_DEVICE Work work_of_block(const Product& call, int columns_of_slice) {
+LINATTN_DEVICE Work work_of_block(const Product& call, int columns_of_slice, int first_segment) {
     Work work;
     const Int index = block_x();
-    work.segment = block_y();
+    work.segment = first_segment + block_y();
     work.column = index % call.slices * columns_of_slice;
     work.sequence = index / call.slices / call.heads;
     work.place = place_of(call, work.sequence, index / call.slices % call.heads);
