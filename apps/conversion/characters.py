@@ -7,7 +7,7 @@ Needs linattn-models[train,transformers], and peft for LoRA. A Llama with groupe
 bytes of a text (by default the documentation that Python brings along). The converted model uses
 softmax for the last 64 keys of each query, and gets a tenth of the steps: half for the feature
 maps, half for fine-tuning, whole and by LoRA. Into --out
-go results.json, results.md and the converted model, which load_converted loads.
+go results.json, table.md and the converted model, which load_converted loads.
 """
 
 from __future__ import annotations

