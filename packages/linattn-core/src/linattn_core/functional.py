@@ -211,7 +211,7 @@ def linear_attention_step(
     Raises:
         ValueError, TypeError: as for `linear_attention`; ValueError also for `inplace` where a
             gradient is required or numbers of the state share memory, or a slot that is out of
-            range or used twice.
+            range or used twice; on a GPU slots are not checked.
 
     Cost: O(F M) time and memory per head, however many positions came before.
     """

@@ -45,8 +45,9 @@ def compile_decoder(
 ) -> CompiledDecoder | CompiledTransformer:
     """Packs a model's weights for decoding; a whole step is then one native call or CUDA graph.
 
-    On the CPU a backend compiles the decoder. On a GPU a step is recorded as one CUDA graph, at the
-    first step with each batch size. Both include the draw; filters of it follow a graph in torch.
+    On the CPU a backend compiles the decoder. On a GPU a step is recorded as one CUDA graph, which
+    smaller batches of more than half its rows use too. Both include the draw; filters of it follow
+    a graph in torch.
 
     Args:
         model: an `AutoregressiveTransformer` or a bare `Transformer`, with causal linear attention
@@ -63,8 +64,8 @@ def compile_decoder(
         backend: on the CPU, the backend that compiles the decoder, or "auto" for the fastest that
             accepts the model; on a GPU, the backend of the attention, as for `linear_attention`.
         max_length: how many positions the decoder must have, for a model of tokens with sinusoidal
-            positions; by default the model's `max_length`, or 4,096. A model without positions can
-            step any number.
+            positions; by default the model's `max_length`, or 4,096. A model with "rotary" or
+            "none" can step any number.
 
     Returns:
         For a model of tokens, a `CompiledDecoder` with its `prefill`, `step`, `generate`, `stream`
