@@ -77,7 +77,7 @@ def streamed(model: CTCTransformer | CTCBiLSTM, frames: Tensor, chunk: int) -> T
     length=st.integers(1, 50),
     chunk=st.integers(1, 5),
     decay=st.sampled_from([None, "fixed", "learned"]),
-    kernel=st.sampled_from([0, 5]),
+    kernel=st.sampled_from([0, 1, 5]),
     subsampling=st.sampled_from([1, 4]),
 )
 def test_a_stream_equals_the_whole(
@@ -191,6 +191,32 @@ def test_a_model_learns_at_any_chunk() -> None:
     assert all(x.grad is not None and x.grad.isfinite().all() for x in model.parameters())
 
 
+@pytest.mark.parametrize("subsampling", [1, 4])
+def test_frames_may_come_in_the_same_memory(subsampling: int) -> None:
+    model, frames = tiny(subsampling=subsampling), frames_of(1, 24)
+    state, memory, outputs = initial_stream_state(model), torch.empty(1, 12, FEATURES), []
+    for piece in frames.split(12, 1):
+        out, state = stream_step(model, memory.copy_(piece), state)
+        outputs.append(out)
+    whole = model(frames, chunk=12 // subsampling)
+    torch.testing.assert_close(torch.cat(outputs, 1), whole, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["linear", "softmax", "lstm"])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_bfloat16_streams(kind: str, autocast: bool, tmp_path: Path) -> None:
+    softmax = Softmax(past_size=3) if kind == "softmax" else None
+    model, frames = lstm() if kind == "lstm" else tiny(attention=softmax), frames_of(2, 30)
+    exact = model(frames, chunk=3)
+    if not autocast:
+        model, frames = model.bfloat16(), frames.bfloat16()
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        outputs = streamed(model, frames, 3)
+        initial_stream_state(model).save(tmp_path / "state")
+        StreamState.load(tmp_path / "state", model)
+    torch.testing.assert_close(outputs.float(), exact, rtol=0, atol=0.1)
+
+
 def test_states_are_saved_and_those_of_others_refused(tmp_path: Path) -> None:
     model, frames = tiny(), frames_of(2, 12)
     _, state = stream_step(model, frames, initial_stream_state(model, 2))
@@ -210,6 +236,8 @@ def test_states_are_saved_and_those_of_others_refused(tmp_path: Path) -> None:
         stream_step(tiny(kernel=0), frames, state)
     with pytest.raises(ValueError, match="state"):
         stream_step(model, frames[:1], state)
+    with pytest.raises(ValueError, match="state"):
+        stream_step(model, frames, replace(state, maps=state.maps[:1]))
     (tmp_path / "state").write_bytes(b"{}")
     with pytest.raises(ValueError, match="StreamState"):
         StreamState.load(tmp_path / "state", model)

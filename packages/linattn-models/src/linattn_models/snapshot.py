@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from linattn_core import choice
+from linattn_core.autocast import without_autocast
 from linattn_core.torch_private import version_of
 
 
@@ -80,11 +81,12 @@ def _compute_checksums(tensors: Iterable[Tensor]) -> Tensor:
 
     An exchange of rows or columns does not change its sum. As bits, NaN equals NaN.
     """
-    sums = [
-        x.reshape(-1, x.shape[-1]).float() @ _factors(x.shape[-1], x.device)
-        for x in map(torch.atleast_1d, tensors)
-        if x.numel()
-    ]
+    sums = []
+    for x in map(torch.atleast_1d, tensors):
+        if x.numel():
+            with without_autocast(x.device.type):
+                factors = _factors(x.shape[-1], x.device)
+                sums.append(x.reshape(-1, x.shape[-1]).float() @ factors)
     return torch.cat(sums).view(torch.int32)
 
 

@@ -55,7 +55,8 @@ class Subsampling(nn.Module):
             padding = past_lengths((lengths + 1) // 2, own.shape[2])
             own = own.masked_fill(padding[:, None, :, None], 0.0)
         outputs = F.relu(self._convolve(self.second, torch.cat([maps, own], 2)))
-        return outputs.transpose(1, 2).flatten(2), x[:, -1:], own[:, :, -1:]
+        # A copy: the caller may write the next frames into the memory of these.
+        return outputs.transpose(1, 2).flatten(2), x[:, -1:].clone(), own[:, :, -1:]
 
     def _convolve(self, convolution: nn.Conv2d, seen: Tensor) -> Tensor:
         """The convolution over (B, channels, 1 + T, F), without zeros before and with one after."""

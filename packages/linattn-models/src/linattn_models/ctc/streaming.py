@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from linattn_core.errors import expected, quote
+from linattn_core.state import accumulation_dtype
 from linattn_models.attention import LinearMixer, SoftmaxMixer
 from linattn_models.block import Block
 from linattn_models.ctc.bilstm import CTCBiLSTM
@@ -128,9 +129,11 @@ def initial_stream_state(model: Streaming, batch: int = 1) -> StreamState:
     if not model.streams:
         advice = "build it with is_causal=True and positions='none'"
         raise ValueError(expected("the model", "a causal recognizer", "one of all frames", advice))
-    device, dtype = device_of(model.output), dtype_of(model.output)
-    shapes = _compute_shapes(model).items()
-    zeros = {x: torch.zeros(batch, *shape, device=device, dtype=dtype) for x, shape in shapes}
+    device, kinds = device_of(model.output), _describe_tensors(model).items()
+    zeros = {
+        name: torch.zeros(batch, *shape, device=device, dtype=dtype)
+        for name, (shape, dtype) in kinds
+    }
     return StreamState(**zeros, fingerprint=compute_fingerprint(model))
 
 
@@ -199,7 +202,10 @@ def advance_stream(
         frames, frame, maps = model.subsampling.step(frames, frame, maps, lengths)
         lengths = None if lengths is None else model.output_lengths(lengths)
     if isinstance(model, CTCBiLSTM):
-        return _advance_lstm(model, frames, replace(state, frame=frame, maps=maps))
+        cells = state.s.transpose(0, 1).contiguous(), state.z.transpose(0, 1).contiguous()
+        x, cells = model.lstm(frames, cells)
+        s, z = (each.transpose(0, 1) for each in cells)
+        return log_softmax_of(model.output, x), _follow(state, frame=frame, maps=maps, s=s, z=z)
     x = cast(Tensor, model.input(frames))
     convolutions, first, second = [], [], []
     for layer, block in enumerate(model.transformer.blocks):
@@ -213,36 +219,37 @@ def advance_stream(
         second.append(own[1])
     outputs = log_softmax_of(model.output, model.transformer.norm(x))
     seen = torch.stack(convolutions, 1) if convolutions else state.convolutions
-    after = StreamState(
-        frame, maps, seen, torch.stack(first, 1), torch.stack(second, 1), state.fingerprint
-    )
-    return outputs, after
+    s, z = torch.stack(first, 1), torch.stack(second, 1)
+    return outputs, _follow(state, frame=frame, maps=maps, convolutions=seen, s=s, z=z)
 
 
-def _advance_lstm(
-    model: CTCBiLSTM, frames: Tensor, state: StreamState
-) -> tuple[Tensor, StreamState]:
-    before = state.s.transpose(0, 1).contiguous(), state.z.transpose(0, 1).contiguous()
-    x, (h, c) = model.lstm(frames, before)
-    return log_softmax_of(model.output, x), replace(state, s=h.transpose(0, 1), z=c.transpose(0, 1))
+def _follow(state: StreamState, **new: Tensor) -> StreamState:
+    """The state with new tensors, in the dtypes of the old: inside autocast, layers have others."""
+    tensors = {name: new.get(name, x).to(x.dtype) for name, x in state.tensors().items()}
+    return StreamState(**tensors, fingerprint=state.fingerprint)
 
 
-def _compute_shapes(model: Streaming) -> dict[str, tuple[int, ...]]:
-    """The shapes of a stream's tensors."""
-    front = int(model.subsampling is not None)
+def _describe_tensors(model: Streaming) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """The shape and dtype of a stream's tensors."""
+    front, dtype = int(model.subsampling is not None), dtype_of(model.output)
     shapes: dict[str, tuple[int, ...]] = {
         "frame": (front, model.config.num_features),
         "maps": (model.config.channels * front, 1, (model.config.num_features + 1) // 2),
     }
+    own = dtype  # of s and z
     if isinstance(model, CTCBiLSTM):
-        own = model.config.num_layers, model.config.hidden_dim
-        return shapes | {"convolutions": (0, 0, 0), "s": own, "z": own}
-    config = model.config
-    layers, context = config.transformer.num_layers, config.depthwise_kernel // 2
-    mixer = cast(Block, model.transformer.blocks[0]).mixer
-    s, z = cast(LinearMixer | SoftmaxMixer, mixer).block_shapes()
-    convolutions = (layers if context else 0, config.transformer.embed_dim, context)
-    return shapes | {"convolutions": convolutions, "s": (layers, *s), "z": (layers, *z)}
+        cells = model.config.num_layers, model.config.hidden_dim
+        shapes |= {"convolutions": (0, 0, 0), "s": cells, "z": cells}
+    else:
+        config = model.config
+        layers, kernel = config.transformer.num_layers, config.depthwise_kernel
+        mixer = cast(LinearMixer | SoftmaxMixer, cast(Block, model.transformer.blocks[0]).mixer)
+        if isinstance(mixer, LinearMixer):
+            own = accumulation_dtype(dtype)
+        convolutions = (layers if kernel else 0, config.transformer.embed_dim, kernel // 2)
+        s, z = mixer.block_shapes()
+        shapes |= {"convolutions": convolutions, "s": (layers, *s), "z": (layers, *z)}
+    return {name: (shape, own if name in ("s", "z") else dtype) for name, shape in shapes.items()}
 
 
 def _signature(state: StreamState) -> dict[str, tuple[torch.Size, torch.dtype, torch.device]]:
@@ -264,10 +271,10 @@ def _check_call(model: Streaming, frames: Tensor, state: StreamState) -> StreamS
 def _check_state(model: Streaming, state: StreamState) -> StreamState:
     if not model.streams:
         raise ValueError(expected("the model", "a causal recognizer", "one of all frames"))
-    device, dtype = device_of(model.output), dtype_of(model.output)
-    shapes = _compute_shapes(model)
+    device, kinds, batch = device_of(model.output), _describe_tensors(model), state.s.shape[:1]
     for name, x in state.tensors().items():
-        if (tuple(x.shape[1:]), x.dtype, x.device) != (shapes[name], dtype, device):
+        shape, dtype = kinds[name]
+        if (tuple(x.shape), x.dtype, x.device) != ((*batch, *shape), dtype, device):
             wanted = "a state of this model, in its dtype and on its device"
             raise ValueError(expected("state", wanted, "one of another"))
     fingerprint = check_weights(state.fingerprint, model)
