@@ -9,6 +9,7 @@ from linattn_core.errors import expected
 from speech.audio import LOUDEST, LOWEST_RATE, RATE, WINDOW_SECONDS, Samples
 from speech.features import BINS, STEP_SECONDS, Frames, filterbank
 
+HIGHEST_RATE = 1_000_000  # samples a second; soxr does not return from infinite ones
 WINDOW, STEP = round(WINDOW_SECONDS * RATE), round(STEP_SECONDS * RATE)  # samples
 
 
@@ -27,8 +28,8 @@ class FrameStream:
             samples: floating point in -1..1, or int16 or int32 in its whole range.
 
         Raises:
-            ValueError: another rate than before or below 1,000, several channels, or samples that
-                are NaN, far too large or of another dtype.
+            ValueError: another rate than before or out of 1,000 to 1,000,000, several channels, or
+                samples that are NaN, far too large or of another dtype.
         """
         samples = self._check(rate, samples)
         if self._resampler is not None:
@@ -49,8 +50,9 @@ class FrameStream:
             wanted = f"numbers of at most {LOUDEST:,.0f}"
             raise ValueError(expected("samples", wanted, f"{others} that are NaN or larger"))
         if self._rate is None:
-            if not rate >= LOWEST_RATE:
-                raise ValueError(expected("rate", f"at least {LOWEST_RATE} a second", rate))
+            if not LOWEST_RATE <= rate <= HIGHEST_RATE:
+                wanted = f"{LOWEST_RATE:,} to {HIGHEST_RATE:,} a second"
+                raise ValueError(expected("rate", wanted, rate))
             self._rate = rate
             if rate != RATE:
                 self._resampler = soxr.ResampleStream(rate, RATE, 1, dtype="float32")

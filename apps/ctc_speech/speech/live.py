@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 import numpy as np
@@ -137,13 +138,13 @@ def measure_growth(
 
 
 def measure_steps(run: TrainedRun, chunk: int, rounds: int = 50) -> dict[str, float]:
-    """Seconds of a step of the model alone, for one stream: in torch, and in onnxruntime.
+    """Seconds of a step of the model alone on the CPU, for one stream: torch, and onnxruntime.
 
     Cost: the least of `rounds` steps each.
     """
     import onnxruntime
 
-    model, _ = require_streaming(run)
+    model = deepcopy(require_streaming(run)[0]).cpu()
     state = initial_stream_state(model)
     frames = torch.randn(1, chunk * model.config.subsampling, BINS)
     options = onnxruntime.SessionOptions()

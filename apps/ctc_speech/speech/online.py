@@ -1,6 +1,6 @@
 """A recognizer for speech as it arrives, with the calls that users of sherpa-onnx know.
 
-recognizer = OnlineRecognizer(load_run(folder))
+recognizer = OnlineRecognizer(load_run(folder), Search(Decoding(decoder="beam")))
 stream = recognizer.create_stream()
 stream.accept_waveform(16_000, samples)           # any number of times, any number of samples
 while recognizer.is_ready(stream):
@@ -110,7 +110,7 @@ class OnlineStream:
         self.num_frames = 0  # output frames so far
         self.begin = 0  # the first output frame of the segment
         self.is_finished = False
-        self.unfinished = BLANK  # the phone during which the segment began
+        self.unfinished = BLANK  # the phone of a segment before that still goes on
         self.parse: Parse | None = None  # the words of the final phones
         self._audio = FrameStream()
         self._norm = RunningNorm(prior)
@@ -144,10 +144,14 @@ class OnlineStream:
         return sum(map(len, self._pending))
 
     def next_frames(self, count: int) -> Tensor:
-        """The next frames (at most `count`, 40), taken out of those that wait."""
-        whole = np.concatenate(self._pending)
-        self._pending = [whole[count:]]
-        return torch.from_numpy(whole[:count])
+        """The next frames (at most `count`, 40), which wait until `drop_frames`."""
+        if len(self._pending) > 1:
+            self._pending = [np.concatenate(self._pending)]
+        return torch.from_numpy(self._pending[0][:count])
+
+    def drop_frames(self, count: int) -> None:
+        """Forgets what `next_frames` gave."""
+        self._pending[0] = self._pending[0][count:]
 
     def _take(self, frames: Frames) -> None:
         if len(frames):
@@ -182,6 +186,7 @@ class OnlineRecognizer:
         self.endpoints = endpoints or EndpointRules()
         self.frame_seconds = STEP_SECONDS * model.config.subsampling
         self._frames = self.chunk * model.config.subsampling
+        self._device = next(model.parameters()).device
         self._start = initial_stream_state(model)
         self._search = search
         self._finder = None if lexicon is None else WordFinder(lexicon, run.inventory)
@@ -198,7 +203,7 @@ class OnlineRecognizer:
         """One chunk of each stream that is ready, all in one batch.
 
         Raises:
-            ValueError: a stream of a recognizer with another model.
+            ValueError: a stream of a recognizer with another model; no stream loses audio.
         """
         ready = [stream for stream in dict.fromkeys(streams) if self.is_ready(stream)]
         # The last chunk ends a stream, also where it is whole.
@@ -207,7 +212,7 @@ class OnlineRecognizer:
         if others:
             frames = torch.stack([x.next_frames(self._frames) for x in others])
             states = StreamState.cat([x.state for x in others])
-            outputs, states = stream_step(self.model, frames, states)
+            outputs, states = stream_step(self.model, frames.to(self._device), states)
             for row, stream in enumerate(others):
                 stream.state = states.index_select(torch.tensor([row]))
                 self._search_frames(stream, outputs[row])
@@ -215,7 +220,7 @@ class OnlineRecognizer:
             pieces = [x.next_frames(self._frames) for x in last]
             lengths = torch.tensor([len(piece) for piece in pieces])
             states = StreamState.cat([x.state for x in last])
-            padded = pad_sequence(pieces, batch_first=True)
+            padded = pad_sequence(pieces, batch_first=True).to(self._device)
             outputs = stream_flush(self.model, padded, states, lengths)
             ends = self.model.output_lengths(lengths).tolist()
             for stream, own, end in zip(last, outputs, ends, strict=True):
@@ -257,12 +262,13 @@ class OnlineRecognizer:
         A phone that goes on across the reset is in the segment where it began.
         """
         phones = self._phones(stream)
-        goes_on = phones and phones[-1].last == stream.num_frames - 1
-        stream.unfinished = phones[-1].phone if goes_on else BLANK
+        if phones and phones[-1].last == stream.num_frames - 1:
+            stream.unfinished = phones[-1].phone
         stream.search, stream.final, stream.parse = self._new_search(), [], None
         stream.begin, stream.segment = stream.num_frames, stream.segment + 1
 
     def _search_frames(self, stream: OnlineStream, outputs: Tensor) -> None:
+        stream.drop_frames(self._frames)
         if stream.unfinished != BLANK:
             outputs = _end_phone(outputs, stream)
         stream.num_frames += len(outputs)

@@ -128,8 +128,22 @@ def test_other_rates_give_the_frames_of_the_whole() -> None:
     parts = [stream.accept(8_000, part) for part in np.array_split(samples, 7)]
     frames = np.concatenate([*parts, stream.finish()])
     whole = filterbank(resample(samples, 8_000))
-    assert abs(len(frames) - len(whole)) <= 1
-    assert np.median(np.abs(frames[:90] - whole[:90])) < 0.1
+    np.testing.assert_allclose(frames, whole, atol=1e-4)
+
+
+def test_a_phone_across_several_endpoints_is_in_one_segment(streaming_run: TrainedRun) -> None:
+    """A reset after each chunk, twice, gives the phones of the likeliest path."""
+    recognizer, samples = recognizer_of(streaming_run), babble(4.0)
+    stream, tokens = recognizer.create_stream(), []
+    feed(stream, samples, [])
+    while recognizer.is_ready(stream):
+        recognizer.decode([stream])
+        tokens += recognizer.result(stream).tokens
+        recognizer.reset(stream)
+        recognizer.reset(stream)
+    frames = torch.from_numpy(RunningNorm(PRIOR)(filterbank(samples)))[None]
+    (greedy,) = streaming_run.model.greedy(frames, chunk=4)
+    assert tokens == [streaming_run.inventory[phone - 1] for phone in greedy]
 
 
 def test_an_endpoint_loses_no_frame_and_no_phone_twice(streaming_run: TrainedRun) -> None:
@@ -161,6 +175,9 @@ def test_bad_input_is_refused_in_one_sentence(streaming_run: TrainedRun) -> None
     ):
         with pytest.raises(ValueError, match=name):
             stream.accept_waveform(rate, given)
+    for number in (np.nan, np.inf, 999, 0):
+        with pytest.raises(ValueError, match="rate"):
+            FrameStream().accept(number, samples)
     stream.input_finished()
     with pytest.raises(ValueError, match="input_finished"):
         stream.accept_waveform(16_000, samples)
@@ -197,10 +214,40 @@ def test_a_stream_of_another_model_is_refused(streaming_run: TrainedRun) -> None
     other = copy.deepcopy(streaming_run.model)
     with torch.no_grad():
         other.output.weight.add_(1)
-    stream = recognizer_of(streaming_run).create_stream()
-    feed(stream, babble(1.0), [])
+    recognizer = recognizer_of(streaming_run)
+    foreign = recognizer_of(replace(streaming_run, model=other)).create_stream()
+    beside = [recognizer.create_stream() for _ in range(2)]
+    for stream in (foreign, *beside):
+        feed(stream, babble(1.0), [])
     with pytest.raises(ValueError, match="state"):
-        recognizer_of(replace(streaming_run, model=other)).decode([stream])
+        recognizer.decode([foreign])
+    with pytest.raises(ValueError, match="state"):
+        recognizer.decode([beside[0], foreign])
+    for stream in beside:  # neither has lost audio
+        decode_all(recognizer, [stream])
+    assert recognizer.result(beside[0]) == recognizer.result(beside[1])
+    assert beside[0].num_frames == 25
+
+
+def test_frames_that_wait_are_not_copied_for_each_chunk(streaming_run: TrainedRun) -> None:
+    stream = recognizer_of(streaming_run).create_stream()
+    feed(stream, babble(3.0), [1_000, 7_000])
+    first = stream.next_frames(16)
+    stream.drop_frames(16)
+    assert stream.next_frames(16).data_ptr() == first.data_ptr() + first.nbytes
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_model_on_a_gpu_streams(streaming_run: TrainedRun) -> None:
+    on_gpu = replace(streaming_run, model=copy.deepcopy(streaming_run.model).cuda())
+    results = []
+    for recognizer in map(recognizer_of, (streaming_run, on_gpu)):
+        streams = [recognizer.create_stream() for _ in range(2)]
+        for stream, seconds in zip(streams, (1.0, 0.7), strict=True):
+            feed(stream, babble(seconds), [])
+        decode_all(recognizer, streams)
+        results.append([recognizer.result(stream).tokens for stream in streams])
+    assert results[0] == results[1]
 
 
 @pytest.mark.parametrize("name", ["silence", "pause", "longest"])
