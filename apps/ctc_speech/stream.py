@@ -87,6 +87,7 @@ def show(recognizer: OnlineRecognizer, pieces: Iterator[Samples], rate: int) -> 
     """Prints a line for each utterance, redrawn on a terminal while it grows."""
     stream = recognizer.create_stream()
     redraw = sys.stdout.isatty()
+    begin = "\r\x1b[K" * redraw  # in place of the line that grew
     for piece in itertools.chain(pieces, [None]):
         if piece is None:
             stream.input_finished()
@@ -95,11 +96,11 @@ def show(recognizer: OnlineRecognizer, pieces: Iterator[Samples], rate: int) -> 
         while recognizer.is_ready(stream):
             recognizer.decode([stream])
             if recognizer.is_endpoint(stream):
-                print_result(recognizer.result(stream), "\r" * redraw, "\n")
+                print_result(recognizer.result(stream), begin, "\n")
                 recognizer.reset(stream)
             elif redraw:
-                print_result(recognizer.result(stream), "\r\x1b[K", "")
-    print_result(recognizer.result(stream), "\r" * redraw, "\n")
+                print_result(recognizer.result(stream), begin, "")
+    print_result(recognizer.result(stream), begin, "\n")
 
 
 def print_result(result: Result, before: str, after: str) -> None:
