@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linattn_models import NGram
+from linattn_models.ctc.arpa import Entry
 
 PHONES = ("a", "b", "c")
 END = 0
@@ -67,6 +68,39 @@ def test_a_model_read_from_its_file_is_the_same(
     model.write(path)
     assert NGram.read(path, PHONES).entries == model.entries
     assert NGram.read(path, PHONES).order == model.order
+
+
+def back_off(entries: dict[tuple[int, ...], Entry], history: tuple[int, ...], token: int) -> float:
+    """log10 p(token | history), by the definition."""
+    if (entry := entries.get((*history, token))) is not None:
+        return entry.log10
+    backoff = entries[history].backoff if history in entries else 0.0
+    return backoff + back_off(entries, history[1:], token)
+
+
+@given(
+    st.dictionaries(
+        st.lists(st.integers(-1, 3), min_size=2, max_size=4).map(tuple),
+        st.builds(Entry, st.floats(-3, 0), st.floats(-1, 0)),
+    ),
+    st.lists(st.integers(1, 3), max_size=12),
+)
+def test_a_state_is_what_matters_of_the_history(
+    longer: dict[tuple[int, ...], Entry], said: list[int]
+) -> None:
+    """Also where the beginning of an n-gram is not listed; there are no more states than that."""
+    entries = {(phone,): Entry(-1.0, -0.1 * phone) for phone in range(4)} | longer
+    model = NGram(PHONES, entries)
+    state, states = model.start, {model.start}
+    for place, phone in enumerate(said, start=1):
+        state = model.advance(state, phone)
+        states.add(state)
+        recent = (-1, *said[:place])[max(0, place + 2 - model.order) :]
+        for token, log in enumerate(model.log_probs(state)):
+            expected = back_off(entries, recent, token) * math.log(10)
+            assert log == pytest.approx(expected)
+    begins = {ngram[:length] for ngram in entries for length in range(len(ngram) + 1)}
+    assert states <= begins
 
 
 OTHER_TOOL = """\

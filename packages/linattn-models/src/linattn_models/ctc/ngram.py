@@ -47,6 +47,12 @@ class NGram:
         self.phones = tuple(phones)
         self.entries = dict(entries)
         self.order = max(map(len, entries), default=1)
+        # Those on which a probability depends: what begins an n-gram, and what has a backoff.
+        self._histories = {
+            ngram[:length]
+            for ngram in self.entries
+            for length in range(min(len(ngram) + 1, self.order))
+        }
         self._log_probs: dict[History, NDArray[np.float64]] = {}
         _check_names(self.phones)
         for token in range(len(self.phones) + 1):
@@ -164,7 +170,11 @@ class NGram:
         return self._log_probs[state]
 
     def _state(self, history: History) -> History:
-        return history[max(0, len(history) - self.order + 1) :]
+        """The end of the history on which the next probabilities depend."""
+        history = history[max(0, len(history) - self.order + 1) :]
+        while history not in self._histories:
+            history = history[1:]
+        return history
 
     def _log10(self, history: History, token: int) -> float:
         backed_off = 0.0
