@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -169,6 +170,28 @@ def test_commits_change_no_phone_and_free_what_is_final(length: int, piece: int,
     assert [p.phone for p in phones] == whole.labels
     times = [(p.first, p.last) for p in phones]
     assert times == sorted(times) and (not times or times[-1][1] < length)
+
+
+@settings(max_examples=40)
+@given(longest=st.integers(1, 12), piece=st.integers(1, 9), seed=st.integers(0, 10**6))
+def test_no_more_frames_are_kept_than_asked_for(longest: int, piece: int, seed: int) -> None:
+    sharp, flat = peaky(40, seed), torch.from_numpy(frames_of(40, 4, seed))
+    search, final = BeamSearch(4, beam=4), []
+    for part in torch.cat([sharp, flat]).split(piece):
+        search.feed(part)
+        final += search.commit(longest)
+        assert search.num_frames <= longest
+        spans = [(p.first, p.last) for p in (*final, *search.result()[0].phones)]
+        assert all(a[1] < b[0] for a, b in pairwise(spans))
+
+
+def test_a_phone_that_is_longer_keeps_its_begin() -> None:
+    one, blank = (torch.eye(4, dtype=torch.float64)[[x]].clamp(1e-3).log() for x in (1, 0))
+    search, final = BeamSearch(4), []
+    for part in (blank.expand(7, 4), *[one.expand(50, 4)] * 10, blank.expand(300, 4)):
+        search.feed(part)
+        final += search.commit(longest=100)
+    assert [(p.phone, p.first, p.last) for p in final] == [(1, 7, 506)]
 
 
 def test_memory_is_bounded_also_in_silence() -> None:

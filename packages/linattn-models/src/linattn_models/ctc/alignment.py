@@ -51,6 +51,15 @@ def ctc_align(log_probabilities: Tensor | Floats, phones: Sequence[int]) -> list
     Cost: O(T S) time and T (2 S + 1) bytes for S phones.
     """
     frames = as_frames(log_probabilities)
+    aligned = find_alignment(frames, phones)
+    if aligned is None:
+        wanted = f"a path of {len(frames)} frames for {len(phones)} phones"
+        raise ValueError(expected("phones", wanted, "none of a probability above 0"))
+    return aligned
+
+
+def find_alignment(frames: Floats, phones: Sequence[int]) -> list[AlignedPhone] | None:
+    """As `ctc_align`, for (T, C) log-probabilities; None if no path gives the phones."""
     states, may_skip = _states(phones, frames.shape[1])
     moves = np.zeros((len(frames), len(states)), np.uint8)  # the path came from this many back
     scores = _initial(len(states))
@@ -60,8 +69,7 @@ def ctc_align(log_probabilities: Tensor | Floats, phones: Sequence[int]) -> list
         scores = before.max(0) + frame[states]
     state = len(states) - 1 - int(len(states) > 1 and scores[-2] > scores[-1])
     if scores[state] == -np.inf:
-        wanted = f"a path of {len(frames)} frames for {len(states) // 2} phones"
-        raise ValueError(expected("phones", wanted, "none of a probability above 0"))
+        return None
     spans: list[list[int]] = [[] for _ in phones]
     for time in range(len(frames) - 1, -1, -1):
         if state % 2:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
@@ -18,8 +19,8 @@ from linattn_models.ctc.alignment import (
     Floats,
     as_frames,
     check_classes,
-    ctc_align,
     ctc_greedy,
+    find_alignment,
     labeling_log_probability,
 )
 from linattn_models.ctc.prefixes import LanguageModel, Prefixes
@@ -84,6 +85,7 @@ class BeamSearch:
         self.prefixes = Prefixes(num_classes, lm, lm_weight, insertion_bonus)
         self._fed: list[Floats] = []
         self._first = 0  # the first frame that is still kept
+        self._began = 0  # where the phone began that goes on at that frame
         # One entry for each prefix in the beam; at first the empty prefix alone.
         self._nodes = [0]
         self._ending_blank = np.zeros(1)  # log p of the paths that end in a blank
@@ -111,9 +113,9 @@ class BeamSearch:
     def result(self, n_best: int = 1) -> list[Hypothesis]:
         """At most `n_best` hypotheses for the frames so far, the best first.
 
-        After a `commit`, phones, probabilities and scores are those after the final phones; frames
-        are counted from the beginning. None at all if the language model excludes every sequence of
-        phones that the frames allow.
+        After a `commit`, phones and probabilities are those after the final phones, and scores add
+        language model and bonus of all phones; frames are counted from the beginning. None at all
+        if the language model excludes every sequence of phones that the frames allow.
 
         Cost: O(n_best T S) time for T frames and S phones, T (2 S + 1) bytes.
         """
@@ -127,7 +129,7 @@ class BeamSearch:
         scored = [self._score(frames, phones) for phones in candidates]
         possible = sorted((s for s in scored if s[0] > -np.inf), key=lambda s: -s[0])
         return [
-            Hypothesis(tuple(self._align(frames, phones)), log_probability, score)
+            Hypothesis(tuple(self._align(frames, phones) or ()), log_probability, score)
             for score, log_probability, phones in possible[:n_best]
         ]
 
@@ -144,7 +146,8 @@ class BeamSearch:
 
         Args:
             longest: the most frames that are kept. If there are more, as when no phone comes, older
-                phones of the best prefix become final, and prefixes without them are dropped.
+                phones of the best prefix become final, and prefixes without them are dropped. A
+                phone that is longer has the confidence of its kept frames.
 
         Returns:
             The phones in order, with frames counted from the beginning.
@@ -156,22 +159,33 @@ class BeamSearch:
         if not self._nodes or not len(frames):
             return []
         paths = [self.prefixes.path(node) for node in self._nodes]
-        best = paths[self._order()[0]]
+        best, aligned = self._align_best(frames, paths)
         steps = zip(*paths, strict=False)  # as many as the shortest path has
         shared = sum(1 for _ in takewhile(lambda step: len(set(step)) == 1, steps))
-        aligned = ctc_align(frames, [self.prefixes.lasts[node] for node in best])
-        horizon = max(0, len(frames) - longest)  # frames before it go, whatever the paths share
-        final = max(0, shared - 1, sum(phone.last < horizon for phone in aligned))
+        # Frames before the horizon go, whatever the paths share.
+        horizon = self._first + max(0, len(frames) - longest)
+        final = max(0, min(shared, len(aligned)) - 1, sum(x.last < horizon for x in aligned))
         # Up to the first phone that stays; without a final phone, no more than has to go.
         begins = aligned[final].first if final < len(aligned) else horizon
-        cut = begins if final else min(begins, horizon)
-        if not cut:
+        cut = max(begins, horizon) if final else horizon
+        if cut == self._first:
             return []
         if final:
             self._keep([path[:final] == best[:final] for path in paths], best[final - 1])
-        self._fed = [frames[cut:].copy()]
-        self._first += cut
-        return [phone.shift(self._first - cut) for phone in aligned[:final]]
+        self._fed = [frames[cut - self._first :].copy()]
+        self._first, self._began = cut, min(begins, cut)
+        return aligned[:final]
+
+    def _align_best(
+        self, frames: Floats, paths: Sequence[list[int]]
+    ) -> tuple[list[int], list[AlignedPhone]]:
+        """The best path through the prefixes that the kept frames allow, and its alignment."""
+        for entry in self._order():
+            best = paths[entry]
+            aligned = self._align(frames, [self.prefixes.lasts[node] for node in best])
+            if aligned is not None:
+                return best, aligned
+        return [], []  # frames that are gone were needed for all of them
 
     def _keep(self, stays: list[bool], root: int) -> None:
         """Drops the other prefixes, and the nodes above the new root."""
@@ -190,8 +204,12 @@ class BeamSearch:
         scores += [self.prefixes.final_prior(node) for node in self._nodes]
         return [int(entry) for entry in np.argsort(-scores, kind="stable")]
 
-    def _align(self, frames: Floats, phones: list[int]) -> list[AlignedPhone]:
-        return [phone.shift(self._first) for phone in ctc_align(frames, phones)]
+    def _align(self, frames: Floats, phones: list[int]) -> list[AlignedPhone] | None:
+        """The phones, with frames counted from the beginning; None if no path gives them."""
+        aligned = find_alignment(frames, phones)
+        if aligned and not aligned[0].first:
+            aligned[0] = replace(aligned[0], first=self._began - self._first)
+        return aligned and [phone.shift(self._first) for phone in aligned]
 
     def _score(self, frames: Floats, phones: list[int]) -> tuple[float, float, list[int]]:
         log_probability = labeling_log_probability(frames, phones)
