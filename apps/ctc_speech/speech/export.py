@@ -17,7 +17,7 @@ from linattn_models.ctc.front import past_lengths
 from linattn_models.ctc.recognizer import blank_past
 from linattn_models.ctc.streaming import advance_stream
 from speech.audio import RATE
-from speech.features import BINS, FULL_SCALE, STEP_MS, WINDOW_MS
+from speech.features import BINS, FULL_SCALE, SMALLEST_DEVIATION, STEP_MS, WINDOW_MS
 from speech.models import Recognizer, TrainedRun
 from speech.online import require_streaming
 from speech.running import LONGEST_MEMORY, Prior
@@ -110,7 +110,11 @@ def describe(run: TrainedRun, prior: Prior, chunk: int) -> dict[str, str]:
             "step_ms": STEP_MS,
             "full_scale": FULL_SCALE,
         },
-        "normalization": {**asdict(prior), "longest_memory_frames": LONGEST_MEMORY},
+        "normalization": {
+            **asdict(prior),
+            "longest_memory_frames": LONGEST_MEMORY,
+            "smallest_deviation": SMALLEST_DEVIATION,
+        },
         "chunk": chunk,
         "subsampling": subsampling,
         "chunk_frames": chunk * subsampling,

@@ -6,6 +6,8 @@ stream.accept_waveform(16_000, samples)           # any number of times, any num
 while recognizer.is_ready(stream):
     recognizer.decode([stream])                   # or many streams at once
 print(recognizer.result(stream).text)
+
+At the end, stream.input_finished() lets the rest be decoded, too.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import torch
 
 from linattn_models.ctc import CTCTransformer, initial_stream_state, stream_flush, stream_step
 from speech.export import export_recognizer
+from speech.features import SMALLEST_DEVIATION
 from speech.models import TrainedRun
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
@@ -26,6 +27,7 @@ def test_onnxruntime_streams_what_torch_streams(streaming_run: TrainedRun) -> No
     session = onnxruntime.InferenceSession(export_recognizer(streaming_run, CHUNK))
     described = session.get_modelmeta().custom_metadata_map
     assert json.loads(described["phones"]) == list(streaming_run.inventory)
+    assert json.loads(described["normalization"])["smallest_deviation"] == SMALLEST_DEVIATION
     size = json.loads(described["chunk_frames"])
     model = streaming_run.model
     assert isinstance(model, CTCTransformer) and size == CHUNK * 4
