@@ -65,7 +65,7 @@ class FrameStream:
         """Frames of the windows that are whole; a window depends on its own samples alone."""
         waiting = np.concatenate([self._waiting, samples])
         count = max(0, 1 + (len(waiting) - WINDOW) // STEP)
-        self._waiting = waiting[count * STEP :]
+        self._waiting = waiting[count * STEP :].copy()  # not a view of all that came
         if not count:
             return np.zeros((0, BINS), np.float32)
         return filterbank(waiting[: (count - 1) * STEP + WINDOW])

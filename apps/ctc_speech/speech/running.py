@@ -83,5 +83,5 @@ class RunningNorm:
             last = moments[-1] if moments else self._moments
             moments.append(last + (value - last) / LONGEST_MEMORY)
         if moments:
-            self._moments, self._weight = moments[-1], self._weight + growing
+            self._moments, self._weight = moments[-1].copy(), self._weight + growing
         return np.array(moments).reshape(values.shape)

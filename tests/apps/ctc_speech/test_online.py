@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -121,6 +122,17 @@ def test_frames_of_pieces_are_those_of_the_whole() -> None:
     samples, stream = babble(0.5), FrameStream()
     parts = [stream.accept(16_000, part) for part in np.array_split(samples, 23)]
     np.testing.assert_array_equal(np.concatenate(parts), filterbank(samples))
+
+
+def test_a_stream_keeps_little_of_what_it_has_read() -> None:
+    samples, stream, norm = babble(20.0), FrameStream(), RunningNorm(PRIOR)
+    tracemalloc.start()
+    try:
+        norm(stream.accept(16_000, samples))
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < samples.nbytes / 10
 
 
 def test_other_rates_give_the_frames_of_the_whole() -> None:
