@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import sys
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from speech.presets import Attention, smoke
 from speech.running import RunningNorm
 from speech.streaming_table import Streaming
 from speech.words import WordFinder
+from stream import cut, show
 from tests.apps.app_scripts import Script
 from tests.apps.ctc_speech.conftest import PRIOR, smoke_flags, tone
 
@@ -172,6 +174,35 @@ def test_an_endpoint_loses_no_frame_and_no_phone_twice(streaming_run: TrainedRun
     assert [x.segment for x in segments] == list(range(len(segments))) and len(segments) > 3
     times = [time for x in segments for time in x.times]
     assert times == sorted(times) and stream.num_frames == -(-len(filterbank(samples)) // 4)
+
+
+def seen(printed: str) -> list[str]:
+    """The lines of a terminal, on which a return lets later characters replace earlier ones."""
+    lines = []
+    for line in printed.split("\n"):
+        shown = ""
+        for part in line.split("\r"):
+            shown = part[3:] if part.startswith("\x1b[K") else part + shown[len(part) :]
+        lines.append(shown)
+    return lines
+
+
+def test_a_terminal_shows_in_the_end_what_a_file_gets(
+    streaming_run: TrainedRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Two phones are a shorter word than the first of them alone.
+    pairs = [f"{a}{b} {a} {b}" for a in "ABCDE" for b in "ABCDE"]
+    lexicon = parse_lexicon([*pairs, *(f"{9 * a} {a}" for a in "ABCDE")], "x")
+    rules, outputs = replace(NEVER, longest=0.8), []
+    recognizer = OnlineRecognizer(
+        streaming_run, Search(Decoding(decoder="beam")), 4, rules, lexicon
+    )
+    for is_terminal in (False, True):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda x=is_terminal: x)
+        for seed in range(3):
+            show(recognizer, cut(babble(4.0, seed)), 16_000)
+        outputs.append(capsys.readouterr().out)
+    assert seen(outputs[1]) == outputs[0].split("\n") and outputs[1] != outputs[0]
 
 
 def test_bad_input_is_refused_in_one_sentence(streaming_run: TrainedRun) -> None:
