@@ -126,6 +126,7 @@ def measure(run: TrainedRun, flags: Flags) -> Streaming:
     levels = {f"{gain:+g} dB": at_level(speech, gain, prior) for gain in flags.gains}
     long = repeat_speech(speech, flags.minutes, prior)
     growing = OnlineRecognizer(run, search, chunk)
+    growth, search_bytes = measure_growth(growing, recordings, flags.growth_minutes)
     return Streaming(
         split=flags.split,
         search=decoding.label,
@@ -138,7 +139,8 @@ def measure(run: TrainedRun, flags: Flags) -> Streaming:
         long=measure_greedy(run, long, chunk),
         step_seconds=measure_steps(run, chunk),
         growth_minutes=flags.growth_minutes,
-        growth=measure_growth(growing, recordings, flags.growth_minutes),
+        growth=growth,
+        search_bytes=search_bytes,
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import itertools
+import pickle
 import time
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -12,12 +14,12 @@ import numpy as np
 import psutil
 import torch
 
-from linattn_models.ctc import initial_stream_state, stream_step
+from linattn_models.ctc import NGram, initial_stream_state, stream_step
 from speech.audio import RATE, Samples
 from speech.export import export_recognizer
 from speech.features import BINS
 from speech.models import TrainedRun
-from speech.online import OnlineRecognizer, require_streaming
+from speech.online import OnlineRecognizer, OnlineStream, require_streaming
 
 PIECE = RATE // 100  # samples of 10 ms, which arrive together
 
@@ -115,25 +117,41 @@ def listen(recognizer: OnlineRecognizer, listeners: Sequence[Listener]) -> None:
         going = [each for each in going if not each.stream.is_finished]
 
 
+class UnsharedPickler(pickle.Pickler):
+    """Leaves out language models, which all streams share."""
+
+    def persistent_id(self, obj: object) -> str | None:
+        return "lm" if isinstance(obj, NGram) else None
+
+
+def count_search_bytes(stream: OnlineStream) -> int:
+    """Bytes of a stream's hypotheses and of the frames that are kept for them, as a pickle."""
+    file = io.BytesIO()
+    UnsharedPickler(file).dump(stream.search)
+    return file.tell()
+
+
 def measure_growth(
     recognizer: OnlineRecognizer, recordings: Sequence[Samples], minutes: float
-) -> int:
-    """Bytes by which the process grows during a stream, after a tenth of it.
+) -> tuple[int, int]:
+    """Bytes by which the process grows during a stream, after a tenth of it; the largest search.
 
     The recordings come one after another, again and again; endpoints are reset.
     """
     process, stream = psutil.Process(), recognizer.create_stream()
     heard, start, whole = 0, process.memory_info().rss, 60 * RATE * minutes
+    largest = 0
     for samples in itertools.cycle(recordings):
         stream.accept_waveform(RATE, samples)
         while recognizer.is_ready(stream):
             recognizer.decode([stream])
+            largest = max(largest, count_search_bytes(stream))
             if recognizer.is_endpoint(stream):
                 recognizer.reset(stream)
         heard += len(samples)
         start = start if heard > whole / 10 else process.memory_info().rss
         if heard >= whole:
-            return int(process.memory_info().rss - start)
+            return int(process.memory_info().rss - start), largest
     raise AssertionError("unreachable")
 
 

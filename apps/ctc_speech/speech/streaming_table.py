@@ -27,6 +27,7 @@ class Streaming(BaseModel, frozen=True):
         minutes, long: of the stream without a reset, and its greedy error rate.
         step_seconds: of the model alone, in torch and in onnxruntime.
         growth_minutes, growth: of the stream whose memory is measured, and bytes it grew by.
+        search_bytes: the most bytes of its hypotheses, and of the frames that are kept for them.
     """
 
     split: str
@@ -41,6 +42,7 @@ class Streaming(BaseModel, frozen=True):
     step_seconds: dict[str, float]
     growth_minutes: float
     growth: int
+    search_bytes: int
 
 
 def write_document(records: Sequence[Record[Streaming]]) -> str:
@@ -59,7 +61,8 @@ def write_document(records: Sequence[Record[Streaming]]) -> str:
         f"Phoneme error rates on {first.split}. A chunk has frames of 40 ms. search: "
         f"{first.search}. all at once: the same weights, an utterance in one chunk. delay: from "
         "the end of a phone to the result from which on it stays, without computing. revised: "
-        "results that change phones of the result before. a step: the model alone, one stream.",
+        "results that change phones of the result before. a step: the model alone, one stream, on "
+        "a CPU.",
         f"Measured on {dates}: {'; '.join(machines)}.",
         "Made by:\n\n" + "\n".join(f"    {x}" for x in dict.fromkeys(x.command for x in records)),
     ]
@@ -86,6 +89,7 @@ def write_column(run: Streaming) -> dict[str, str]:
     for name, seconds in run.step_seconds.items():
         column[f"chunk {run.chunk}: a step, {name}"] = f"{1e3 * seconds:.2f} ms"
     column[f"growth over {run.growth_minutes:g} minutes"] = f"{run.growth / 1e6:.2f} MB"
+    column["bytes of hypotheses, at most"] = f"{run.search_bytes:,}"
     return column
 
 
