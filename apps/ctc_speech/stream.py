@@ -18,6 +18,7 @@ if __name__ == "__main__":
 
 import dataclasses
 import itertools
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,6 +78,8 @@ def main(flags: Flags) -> None:
     if flags.microphone:
         show(recognizer, listen(flags.rate), flags.rate)
     for path in flags.files:
+        if len(flags.files) > 1:
+            print(f"{path}:")
         if str(path) == "-":
             show(recognizer, read_stdin(flags.rate), flags.rate)
         else:
@@ -108,6 +111,8 @@ def print_result(result: Result, before: str, after: str) -> None:
     if result.tokens:
         start, end = result.times[0][0], result.times[-1][1]
         line = f"{start:8.2f} {end:8.2f}  {result.confidence:.2f}  {result.text}"
+        if not after:  # a line that wraps could not be redrawn
+            line = line[1 - shutil.get_terminal_size().columns :]
         print(before + line, end=after, flush=True)
 
 
