@@ -17,15 +17,16 @@ class FrameStream:
     """The frames that `filterbank` makes of the whole, in pieces; other rates are resampled."""
 
     def __init__(self) -> None:
-        self._waiting = np.zeros(0, np.float32)  # samples that are not in a whole step yet
+        self._waiting: list[Samples] = []  # that no step has left behind yet
+        self._length = 0  # of all of them
         self._rate: int | None = None
         self._resampler: soxr.ResampleStream | None = None
 
-    def accept(self, rate: int, samples: np.ndarray) -> Frames:
-        """The frames (n, 40) that end within these samples (any number,).
+    def accept(self, rate: int, samples: np.ndarray) -> None:
+        """Takes more samples; `take` makes frames of them.
 
         Args:
-            samples: floating point in -1..1, or int16 or int32 in its whole range.
+            samples: (n,), floating point in -1..1, or int16 or int32 in its whole range.
 
         Raises:
             ValueError: another rate than before or out of 1,000 to 1,000,000, several channels, or
@@ -34,13 +35,31 @@ class FrameStream:
         samples = self._check(rate, samples)
         if self._resampler is not None:
             samples = self._resampler.resample_chunk(samples)
-        return self._frames(samples)
+        self._append(samples)
 
-    def finish(self) -> Frames:
-        """The frames that resampling held back."""
-        if self._resampler is None:
-            return self._frames(np.zeros(0, np.float32))
-        return self._frames(self._resampler.resample_chunk(np.zeros(0, np.float32), last=True))
+    def finish(self) -> None:
+        """Takes what resampling held back."""
+        if self._resampler is not None:
+            self._append(self._resampler.resample_chunk(np.zeros(0, np.float32), last=True))
+
+    @property
+    def num_frames(self) -> int:
+        """Frames that `take` would make."""
+        return max(0, 1 + (self._length - WINDOW) // STEP)
+
+    def take(self) -> Frames:
+        """The frames (n, 40) of all windows that are whole: each depends on its samples alone."""
+        count = self.num_frames
+        if not count:
+            return np.zeros((0, BINS), np.float32)
+        waiting = np.concatenate(self._waiting)
+        self._waiting, self._length = [], 0
+        self._append(waiting[count * STEP :])
+        return filterbank(waiting[: (count - 1) * STEP + WINDOW])
+
+    def _append(self, samples: Samples) -> None:
+        self._waiting.append(samples.copy())  # not a view of all that came
+        self._length += len(samples)
 
     def _check(self, rate: int, samples: np.ndarray) -> Samples:
         samples = _as_float(np.asarray(samples))
@@ -60,15 +79,6 @@ class FrameStream:
             advice = "make a stream for each rate"
             raise ValueError(expected("rate", f"{self._rate}, as before", rate, advice))
         return samples
-
-    def _frames(self, samples: Samples) -> Frames:
-        """Frames of the windows that are whole; a window depends on its own samples alone."""
-        waiting = np.concatenate([self._waiting, samples])
-        count = max(0, 1 + (len(waiting) - WINDOW) // STEP)
-        self._waiting = waiting[count * STEP :].copy()  # not a view of all that came
-        if not count:
-            return np.zeros((0, BINS), np.float32)
-        return filterbank(waiting[: (count - 1) * STEP + WINDOW])
 
 
 def _as_float(samples: np.ndarray) -> Samples:

@@ -33,12 +33,14 @@ from linattn_models.ctc import (
 )
 from linattn_models.validation import at_least
 from speech.decoding import Search
-from speech.features import STEP_SECONDS, Frames
+from speech.features import BINS, STEP_SECONDS
 from speech.frame_stream import FrameStream
 from speech.lexicon import Lexicon
 from speech.models import Recognizer, TrainedRun
 from speech.running import Prior, RunningNorm
 from speech.words import FoundWord, Parse, WordFinder
+
+LONGEST_OPEN = 200  # output frames (8 s) after which phones are final even if hypotheses differ
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ class OnlineStream:
         self.parse: Parse | None = None  # the words of the final phones
         self._audio = FrameStream()
         self._norm = RunningNorm(prior)
-        self._pending: list[Frames] = []
+        self._pending = np.zeros((0, BINS), np.float32)  # normalized
 
     def accept_waveform(self, rate: int, samples: np.ndarray) -> None:
         """Takes more samples.
@@ -132,32 +134,29 @@ class OnlineStream:
         if self.is_finished:
             advice = "make another stream"
             raise ValueError(expected("the stream", "open", "after input_finished", advice))
-        self._take(self._audio.accept(rate, samples))
+        self._audio.accept(rate, samples)
 
     def input_finished(self) -> None:
         """Says that no more samples come, so that the rest is decoded, too."""
         if not self.is_finished:
-            self._take(self._audio.finish())
+            self._audio.finish()
             self.is_finished = True
 
     @property
     def num_pending(self) -> int:
         """Frames that are not decoded yet."""
-        return sum(map(len, self._pending))
+        return len(self._pending) + self._audio.num_frames
 
     def next_frames(self, count: int) -> Tensor:
         """The next frames (at most `count`, 40), which wait until `drop_frames`."""
-        if len(self._pending) > 1:
-            self._pending = [np.concatenate(self._pending)]
-        return torch.from_numpy(self._pending[0][:count])
+        if self._audio.num_frames:  # computed here, as a few at a time would cost much more
+            new = self._norm(self._audio.take())
+            self._pending = np.concatenate([self._pending, new])
+        return torch.from_numpy(self._pending[:count])
 
     def drop_frames(self, count: int) -> None:
         """Forgets what `next_frames` gave."""
-        self._pending[0] = self._pending[0][count:]
-
-    def _take(self, frames: Frames) -> None:
-        if len(frames):
-            self._pending.append(self._norm(frames))
+        self._pending = self._pending[count:]
 
 
 class OnlineRecognizer:
@@ -275,7 +274,7 @@ class OnlineRecognizer:
             outputs = _end_phone(outputs, stream)
         stream.num_frames += len(outputs)
         stream.search.feed(outputs)
-        final = [phone.shift(stream.begin) for phone in stream.search.commit()]
+        final = [phone.shift(stream.begin) for phone in stream.search.commit(LONGEST_OPEN)]
         stream.final += final
         stream.parse = self._read_phones(stream.parse, final)
 

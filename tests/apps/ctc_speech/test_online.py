@@ -16,9 +16,9 @@ import torch
 
 from linattn_lab.store import Record, read_records
 from linattn_models.ctc import CTCTransformer, ctc_beam_search
-from speech.audio import resample
+from speech.audio import Samples, resample
 from speech.decoding import Decoding, Search
-from speech.features import filterbank
+from speech.features import Frames, filterbank
 from speech.frame_stream import FrameStream
 from speech.lexicon import parse_lexicon
 from speech.live import measure_live
@@ -120,9 +120,17 @@ def test_words_are_those_of_all_phones_at_once(streaming_run: TrainedRun) -> Non
     assert recognizer.result(stream).words == ()
 
 
+def take_frames(stream: FrameStream, rate: int, samples: Samples) -> Frames:
+    """Those that are whole with these samples."""
+    stream.accept(rate, samples)
+    count, frames = stream.num_frames, stream.take()
+    assert len(frames) == count and not stream.num_frames
+    return frames
+
+
 def test_frames_of_pieces_are_those_of_the_whole() -> None:
     samples, stream = babble(0.5), FrameStream()
-    parts = [stream.accept(16_000, part) for part in np.array_split(samples, 23)]
+    parts = [take_frames(stream, 16_000, part) for part in np.array_split(samples, 23)]
     np.testing.assert_array_equal(np.concatenate(parts), filterbank(samples))
 
 
@@ -130,7 +138,7 @@ def test_a_stream_keeps_little_of_what_it_has_read() -> None:
     samples, stream, norm = babble(20.0), FrameStream(), RunningNorm(PRIOR)
     tracemalloc.start()
     try:
-        norm(stream.accept(16_000, samples))
+        norm(take_frames(stream, 16_000, samples))
         kept, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -139,8 +147,9 @@ def test_a_stream_keeps_little_of_what_it_has_read() -> None:
 
 def test_other_rates_give_the_frames_of_the_whole() -> None:
     samples, stream = babble(1.0)[::2], FrameStream()
-    parts = [stream.accept(8_000, part) for part in np.array_split(samples, 7)]
-    frames = np.concatenate([*parts, stream.finish()])
+    parts = [take_frames(stream, 8_000, part) for part in np.array_split(samples, 7)]
+    stream.finish()
+    frames = np.concatenate([*parts, stream.take()])
     whole = filterbank(resample(samples, 8_000))
     np.testing.assert_allclose(frames, whole, atol=1e-4)
 
@@ -238,7 +247,7 @@ def test_integers_are_what_soundfile_makes_of_them(kind: type[np.signedinteger])
     soundfile.write(file, whole, 16_000, format="WAV", subtype=f"PCM_{8 * whole.itemsize}")
     file.seek(0)
     read, _ = soundfile.read(file, dtype="float32")
-    ours, theirs = (FrameStream().accept(16_000, x) for x in (whole, read))
+    ours, theirs = (take_frames(FrameStream(), 16_000, x) for x in (whole, read))
     np.testing.assert_array_equal(ours, theirs)
 
 

@@ -168,12 +168,11 @@ class BeamSearch:
         # Up to the first phone that stays; without a final phone, no more than has to go.
         begins = aligned[final].first if final < len(aligned) else horizon
         cut = max(begins, horizon) if final else horizon
-        if cut == self._first:
-            return []
-        if final:
-            self._keep([path[:final] == best[:final] for path in paths], best[final - 1])
-        self._fed = [frames[cut - self._first :].copy()]
-        self._first, self._began = cut, min(begins, cut)
+        root = best[final - 1] if final else 0
+        self._keep([path[:final] == best[:final] for path in paths], root)
+        if cut > self._first:
+            self._fed = [frames[cut - self._first :].copy()]
+            self._first, self._began = cut, min(begins, cut)
         return aligned[:final]
 
     def _align_best(
@@ -188,7 +187,7 @@ class BeamSearch:
         return [], []  # frames that are gone were needed for all of them
 
     def _keep(self, stays: list[bool], root: int) -> None:
-        """Drops the other prefixes, and the nodes above the new root."""
+        """Drops the other prefixes, and the nodes that lead to none."""
         nodes = [node for node, stay in zip(self._nodes, stays, strict=True) if stay]
         self._nodes = self.prefixes.prune(root, nodes)
         self._ending_blank = self._ending_blank[stays]

@@ -113,8 +113,10 @@ class Prefixes:
         self._states = [self._states[node] for node in old]
         pairs = zip(self.parents[1:], self.lasts[1:], strict=True)
         self._children = {pair: place for place, pair in enumerate(pairs, start=1)}
-        self._steps = {state: self._steps[state] for state in self._states if state in self._steps}
-        return [new[node] for node in nodes]
+        kept = [new[node] for node in nodes]
+        states = {self._states[node] for node in kept}
+        self._steps = {state: self._steps[state] for state in states if state in self._steps}
+        return kept
 
     def path(self, node: int) -> list[int]:
         """The nodes from the first below the root to `node`."""
