@@ -46,13 +46,14 @@ class Streaming(BaseModel, frozen=True):
 
 
 def write_document(records: Sequence[Record[Streaming]]) -> str:
-    """The table, a column for each run; `records` are not empty."""
-    runs = latest_results(records)
+    """The table, a column for each run by its name; `records` are not empty, the newest first."""
+    runs = dict(sorted(latest_results(records).items()))
     columns = {name: write_column(run) for name, run in runs.items()}
     rows = dict.fromkeys(name for column in columns.values() for name in column)
     first = next(iter(runs.values()))
     machines = dict.fromkeys(f"{x.machine.hardware}; {x.machine.software}" for x in records)
-    dates = ", ".join(dict.fromkeys(x.date for x in records))
+    commands = dict.fromkeys(x.command for x in reversed(records))
+    dates = ", ".join(dict.fromkeys(x.date for x in reversed(records)))
     parts = [
         "# Speech as it arrives",
         markdown_table(
@@ -64,7 +65,7 @@ def write_document(records: Sequence[Record[Streaming]]) -> str:
         "results that change phones of the result before. a step: the model alone, one stream, on "
         "a CPU.",
         f"Measured on {dates}: {'; '.join(machines)}.",
-        "Made by:\n\n" + "\n".join(f"    {x}" for x in dict.fromkeys(x.command for x in records)),
+        "Made by:\n\n" + "\n".join(f"    {x}" for x in commands),
     ]
     return "\n\n".join(parts) + "\n"
 

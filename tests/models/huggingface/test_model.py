@@ -187,7 +187,7 @@ def test_it_is_saved_and_loaded_by_the_auto_classes(tmp_path: Path) -> None:
     assert isinstance(loaded, LinattnForCausalLM)
     assert loaded.config.pad_token_id == 0
     assert "import linattn_models.huggingface" in (tmp_path / "README.md").read_text()
-    assert torch.equal(loaded(tokens).logits, model(tokens).logits)
+    torch.testing.assert_close(loaded(tokens).logits, model(tokens).logits)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
