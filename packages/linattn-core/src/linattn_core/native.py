@@ -15,7 +15,6 @@ from torch import Tensor
 
 from linattn_core.calls import GRADIENTS, AttentionCall, Gradients, StepCall
 from linattn_core.errors import expected
-from linattn_core.masked import remove_mask
 from linattn_core.state import LinearAttentionState
 
 Strided = tuple[int, int, int, int, int]
@@ -86,18 +85,16 @@ class Fields:
         }
 
 
-def make_readable(call: AttentionCall, *, masks: bool = False) -> AttentionCall:
+def make_readable(call: AttentionCall) -> AttentionCall:
     """The call as native code reads it: state, lengths, mask and decay contiguous.
 
-    Lengths are int64 on the device of value. With `masks`, for kernels that read masks, the mask
-    stays; without, `masked.remove_mask` takes it away: the features and values of masked keys are
-    0, and `masked.erase_masked` zeroes their gradients.
+    Lengths are int64 on the device of value.
 
     The returned call holds the copies, so the caller keeps it until native code has read them.
     """
     mask, decay = call.attn_mask, call.log_decay
     if mask is not None:
-        call = call._replace(attn_mask=mask.contiguous()) if masks else remove_mask(call)
+        call = call._replace(attn_mask=mask.contiguous())
     if decay is not None:
         call = call._replace(log_decay=decay.contiguous())
     if call.initial_state is None and call.key_lengths is None and call.cu_seqlens is None:

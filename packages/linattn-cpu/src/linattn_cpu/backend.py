@@ -58,7 +58,7 @@ class CpuBackend:
         return f"it runs on CPU tensors and these are on {call.device}; move them to the CPU."
 
     def attention(self, call: AttentionCall) -> Output:
-        call = make_readable(call, masks=True)
+        call = make_readable(call)
         (batch, heads, length, _), value = call.query.shape, call.value
         dtype, device = accumulation_dtype(value.dtype), value.device
         out = memory.empty(batch, heads, length, value.shape[3], dtype=value.dtype)
@@ -91,7 +91,7 @@ class CpuBackend:
             grads = (grad_out, grad_normalizer, grad_state)
             call, grad_out, grad_normalizer, grad_state = _as_noncausal(call, *grads)
         # Variables keep possible copies alive, because the kernel only gets their addresses.
-        call, grad_state = make_readable(call, masks=True), contiguous(grad_state)
+        call, grad_state = make_readable(call), contiguous(grad_state)
         out, normalizer = output.out.contiguous(), output.normalizer.contiguous()
         grad_normalizer = None if grad_normalizer is None else grad_normalizer.contiguous()
         state = call.initial_state if call.is_causal else contiguous(output.state)

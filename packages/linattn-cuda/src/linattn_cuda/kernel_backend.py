@@ -156,7 +156,7 @@ class KernelBackend(ABC):
         )
 
     def attention(self, call: AttentionCall) -> Output:
-        call = make_readable(call, masks=True)
+        call = make_readable(call)
         query, value = call.query, call.value
         out = value.new_empty(*query.shape[:3], value.shape[3])
         normalizer = value.new_empty(query.shape[:3], dtype=torch.float32)
@@ -184,7 +184,7 @@ class KernelBackend(ABC):
         grad_normalizer: Tensor | None = None,
     ) -> Gradients:
         # Named, because the kernel is handed addresses and these may be copies.
-        call, grad_state = make_readable(call, masks=True), contiguous(grad_state)
+        call, grad_state = make_readable(call), contiguous(grad_state)
         out, normalizer = output.out.contiguous(), output.normalizer.contiguous()
         grad_normalizer = None if grad_normalizer is None else grad_normalizer.contiguous()
         state = call.initial_state if call.is_causal else contiguous(output.state)

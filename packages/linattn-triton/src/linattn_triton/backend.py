@@ -65,7 +65,7 @@ class TritonBackend:
     def attention(self, call: AttentionCall) -> Output:
         from linattn_triton import launches
 
-        call = make_readable(call, masks=True)
+        call = make_readable(call)
         value = call.value
         out = value.new_empty(*call.query.shape[:3], call.value_dim)
         normalizer = value.new_empty(call.query.shape[:3], dtype=torch.float32)
@@ -87,7 +87,7 @@ class TritonBackend:
     ) -> Gradients:
         from linattn_triton import launches
 
-        call, grad_state = make_readable(call, masks=True), contiguous(grad_state)
+        call, grad_state = make_readable(call), contiguous(grad_state)
         state = contiguous(output.state)
         output = Output(output.out.contiguous(), output.normalizer.contiguous(), state)
         if grad_normalizer is not None:
