@@ -181,6 +181,9 @@ def test_no_more_frames_are_kept_than_asked_for(longest: int, piece: int, seed: 
         search.feed(part)
         final += search.commit(longest)
         assert search.num_frames <= longest
+        parents = search.prefixes.parents
+        ends = set(range(len(parents))) - set(parents)
+        assert len(ends) <= search.beam  # each prefix that is kept leads to a hypothesis
         spans = [(p.first, p.last) for p in (*final, *search.result()[0].phones)]
         assert all(a[1] < b[0] for a, b in pairwise(spans))
 
