@@ -217,3 +217,22 @@ def test_a_person_s_settings_hold(variables: dict[str, str], settled: str) -> No
     command, environment = [sys.executable, "-c", STARTED], {**usual, **variables}
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == settled
+
+
+def without(module: str, script: Path) -> str:
+    """What a script prints on stderr that imports what is not there."""
+    script.write_text(f"import linattn_lab.startup\nimport {module}\n")
+    command = [sys.executable, str(script)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    return run.stderr
+
+
+def test_a_package_that_is_not_installed_is_one_sentence(tmp_path: Path) -> None:
+    said = without("nothing_of_this_name", tmp_path / "script.py")
+    assert "nothing_of_this_name" in said and str(tmp_path / "README.md") in said
+    assert "Traceback" not in said and said.count("\n") == 1
+
+
+def test_a_module_that_an_installed_package_lacks_keeps_its_traceback(tmp_path: Path) -> None:
+    assert "Traceback" in without("json.nothing_of_this_name", tmp_path / "script.py")
