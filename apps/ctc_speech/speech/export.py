@@ -47,7 +47,8 @@ class ChunkStep(nn.Module):
                 frames the blank is certain, and its next state means nothing.
             state: the tensors `names`.
         """
-        tensors = {**self._start, **dict(zip(self.names, state, strict=True))}
+        empty = {name: x.expand(frames.shape[0], *x.shape[1:]) for name, x in self._start.items()}
+        tensors = {**empty, **dict(zip(self.names, state, strict=True))}
         before = StreamState(**tensors, fingerprint=None)
         outputs, after = advance_stream(self.model, frames, before, lengths)
         ends = self.model.output_lengths(lengths)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -23,14 +24,18 @@ pytestmark = [
 CHUNK = 3  # output frames
 
 
-def test_onnxruntime_streams_what_torch_streams(streaming_run: TrainedRun) -> None:
-    session = onnxruntime.InferenceSession(export_recognizer(streaming_run, CHUNK))
+@pytest.mark.parametrize("kernel", [1, 7])
+def test_onnxruntime_streams_what_torch_streams(streaming_run: TrainedRun, kernel: int) -> None:
+    assert isinstance(streaming_run.model, CTCTransformer)
+    config = dataclasses.replace(streaming_run.model.config, depthwise_kernel=kernel)
+    model = CTCTransformer(config).eval()
+    run = dataclasses.replace(streaming_run, model=model)
+    session = onnxruntime.InferenceSession(export_recognizer(run, CHUNK))
     described = session.get_modelmeta().custom_metadata_map
-    assert json.loads(described["phones"]) == list(streaming_run.inventory)
+    assert json.loads(described["phones"]) == list(run.inventory)
     assert json.loads(described["normalization"])["smallest_deviation"] == SMALLEST_DEVIATION
     size = json.loads(described["chunk_frames"])
-    model = streaming_run.model
-    assert isinstance(model, CTCTransformer) and size == CHUNK * 4
+    assert size == CHUNK * 4
     inputs = {x.name: x.shape for x in session.get_inputs()}
     streams = 3
     lengths = torch.tensor([size, 5, 0])  # of the last chunk
