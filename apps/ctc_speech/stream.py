@@ -6,8 +6,8 @@
 
 The run is one of train.py --preset streaming. Each utterance is a line with its start and end in
 seconds, its confidence and its phones, or with --lexicon its words; on a terminal the line is
-redrawn while it grows. --chunk 4, 8 or 16 hears 160, 320 or
-640 ms before it answers. A microphone needs the package sounddevice.
+redrawn while it grows. --chunk 4, 8 or 16 hears 160, 320 or 640 ms before it answers. A microphone
+needs the package sounddevice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ if __name__ == "__main__":
 import dataclasses
 import itertools
 import shutil
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -139,13 +141,15 @@ def listen(rate: int) -> Iterator[Samples]:
     except (ImportError, OSError) as error:
         advice = "pip install sounddevice, and the library PortAudio"
         raise ValueError(expected("--microphone", "sounddevice", error, advice)) from None
-    size = round(PIECE_SECONDS * rate)
-    with sounddevice.InputStream(samplerate=rate, channels=1, dtype="float32") as device:
-        try:
-            while True:
+    size, stopped = round(PIECE_SECONDS * rate), threading.Event()
+    # An exception could come in the middle of a step, and the last line would be lost.
+    before = signal.signal(signal.SIGINT, lambda *_: stopped.set())
+    try:
+        with sounddevice.InputStream(samplerate=rate, channels=1, dtype="float32") as device:
+            while not stopped.is_set():
                 yield device.read(size)[0][:, 0]
-        except KeyboardInterrupt:
-            return
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import io
+import signal
 import sys
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,7 +30,7 @@ from speech.presets import Attention, smoke
 from speech.running import RunningNorm
 from speech.streaming_table import Streaming
 from speech.words import WordFinder
-from stream import cut, show
+from stream import cut, listen, show
 from tests.apps.app_scripts import Script
 from tests.apps.ctc_speech.conftest import PRIOR, smoke_flags, tone
 
@@ -307,6 +309,33 @@ def test_a_model_on_a_gpu_streams(streaming_run: TrainedRun) -> None:
 def test_an_endpoint_after_no_time_is_refused(name: str, seconds: float) -> None:
     with pytest.raises(ValueError, match=name):
         EndpointRules(**{name: seconds})
+
+
+class Microphone:
+    """A device that Ctrl-C interrupts while it is read for the third time."""
+
+    def __init__(self, **settings: object) -> None:
+        self.reads = 0
+
+    def __enter__(self) -> Microphone:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def read(self, size: int) -> tuple[np.ndarray, bool]:
+        self.reads += 1
+        if self.reads == 3:
+            signal.raise_signal(signal.SIGINT)
+        return np.full((size, 1), self.reads, np.float32), False
+
+
+def test_ctrl_c_ends_the_microphone_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sounddevice", SimpleNamespace(InputStream=Microphone))
+    handler = signal.getsignal(signal.SIGINT)
+    pieces = list(listen(16_000))
+    assert [piece.mean() for piece in pieces] == [1, 2, 3]
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 @pytest.mark.slow
