@@ -40,6 +40,7 @@ from speech.batches import Speech
 from speech.corpora import BadInput, CorpusFlags
 from speech.decoding import BeamFlags, Decoding, Search, build_search
 from speech.error_rate import evaluate
+from speech.features import STEP_MS
 from speech.live import LiveMeasures, measure_growth, measure_live, measure_steps
 from speech.models import APP, TrainedRun, load_run, rebuild_recipe, require_inventory
 from speech.online import EndpointRules, OnlineRecognizer, require_streaming
@@ -83,7 +84,7 @@ class Flags(CorpusFlags):
     name: str | None = None
     """Title of the column; attention and seed of the run if not given."""
     out: Path = Path("runs", APP, "streaming")
-    """Folder for streaming.md and streaming.json, such as docs/results/speech."""
+    """Folder for streaming.md, its plot and streaming.json, such as docs/results/speech."""
 
 
 def main(flags: Flags) -> None:
@@ -103,7 +104,7 @@ def main(flags: Flags) -> None:
     command = shlex.join(["python", *sys.argv])
     file = flags.out / "streaming.json"
     add_record(file, new_record(command, machine, {name: measure(run, flags)}))
-    text = write_document(read_records(file, Record[Streaming]))
+    text = write_document(read_records(file, Record[Streaming]), flags.out)
     replace_file(flags.out / "streaming.md", text.encode())
     print(text)
 
@@ -131,6 +132,7 @@ def measure(run: TrainedRun, flags: Flags) -> Streaming:
         split=flags.split,
         search=decoding.label,
         updates=run.step,
+        frame_ms=run.model.config.subsampling * STEP_MS,
         chunk=chunk,
         errors={name: measure_errors(run, speech, search, n) for name, n in chunks.items()},
         live=measure_streams(run, recordings, search, flags),
@@ -175,15 +177,14 @@ def repeat_speech(speech: Speech, minutes: float, prior: Prior) -> Speech:
 
 def measure_streams(
     run: TrainedRun, recordings: Sequence[Samples], search: Search, flags: Flags
-) -> dict[str, LiveMeasures]:
-    """Delays, revisions and computing time, by chunk and streams side by side."""
-    measured = {}
-    for chunk in flags.chunks:
-        recognizer = OnlineRecognizer(run, search, chunk, NEVER)
-        for streams in dict.fromkeys((1, flags.streams)):
-            name = f"chunk {chunk}, streams {streams}"
-            measured[name] = measure_live(recognizer, recordings, streams)
-    return measured
+) -> dict[str, dict[str, LiveMeasures]]:
+    """Delays, revisions and computing time, by chunk, then by streams side by side."""
+    recognizers = {str(n): OnlineRecognizer(run, search, n, NEVER) for n in flags.chunks}
+    numbers = dict.fromkeys((1, flags.streams))
+    return {
+        chunk: {str(n): measure_live(recognizer, recordings, n) for n in numbers}
+        for chunk, recognizer in recognizers.items()
+    }
 
 
 if __name__ == "__main__":

@@ -367,7 +367,9 @@ def test_a_recording_is_recognized_as_it_arrives(
     assert one.results["one"].errors == two.results["two"].errors
     result = two.results["two"]
     assert result.errors["2"][0] == result.levels["+0 dB"]  # the chunk of the run
-    assert len(result.live) == 4 and result.long >= 0
+    assert list(result.live) == ["2", "4"] and result.long >= 0
+    assert all(list(beside) == ["1", "2"] for beside in result.live.values())
+    assert (tmp_path / "measured" / "streaming.png").stat().st_size > 1_000
     assert "all at once" in done.stdout and " one |" in done.stdout
     done = script("export_onnx", "--run", tmp_path / "run", "--out", tmp_path / "new" / "a.onnx")
     assert done.code == 0, done.stderr
