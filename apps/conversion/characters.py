@@ -124,7 +124,7 @@ def step_times(model: Any, tokens: int) -> list[float]:
     cache, token = DynamicCache(), torch.zeros(1, 1, dtype=torch.int64)
     clock = [time.perf_counter()]
     for _ in tqdm(range(tokens), desc="generation", unit="token"):
-        token = model(input_ids=token, past_key_values=cache, use_cache=True).logits.argmax(-1)
+        token = model(input_ids=token, cache=cache, use_cache=True).logits.argmax(-1)
         clock.append(time.perf_counter())
     tenth = max(1, tokens // 10)
     first, last = clock[tenth] - clock[0], clock[-1] - clock[-1 - tenth]

@@ -102,13 +102,13 @@ def _through_transformers(
 ) -> tuple[Prepare, Predict]:
     cache = peers.load("transformers", settings).DynamicCache()
     if prompt.shape[1] > 1:
-        model(prompt[:, :-1], past_key_values=cache, use_cache=True, logits_to_keep=1)
+        model(prompt[:, :-1], cache=cache, use_cache=True, logits_to_keep=1)
     options = {"attention_mask": torch.ones_like(prompt), "max_new_tokens": new}
     generate = partial(model.generate, prompt, do_sample=False, **options)
 
     def prepare() -> Generate:
         own = copy.deepcopy(cache)
-        return lambda: generate(past_key_values=own)[:, prompt.shape[1] :]
+        return lambda: generate(cache=own)[:, prompt.shape[1] :]
 
     def predict(tokens: Tensor) -> Tensor:
         logits: Tensor = copy.deepcopy(model).double()(tokens, use_cache=False).logits

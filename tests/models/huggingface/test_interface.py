@@ -17,8 +17,6 @@ from transformers import (
     BartForConditionalGeneration,
     BloomConfig,
     BloomForCausalLM,
-    CodeGenConfig,
-    CodeGenForCausalLM,
     LlamaConfig,
     MistralForCausalLM,
     MptConfig,
@@ -294,7 +292,6 @@ def test_a_model_that_does_not_dispatch_attention_by_name_is_refused(masked: boo
     for cls, config in (
         (BartForConditionalGeneration, tiny.bart()),
         (BloomForCausalLM, BloomConfig(hidden_size=16, n_head=2, **sizes)),
-        (CodeGenForCausalLM, CodeGenConfig(n_embd=16, n_head=4, rotary_dim=4, **sizes)),
         (MptForCausalLM, MptConfig(d_model=16, n_heads=2, n_layers=1, vocab_size=17)),
     ):
         model: Any = cls._from_config(config, attn_implementation="linattn")

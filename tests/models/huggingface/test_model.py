@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 from linattn_models import AutoregressiveTransformer, MixtureOfLogistics, load, save
 from linattn_models.huggingface import LinattnConfig, LinattnForCausalLM, StateLayer
+from linattn_models.huggingface.cache import CACHE
 from tests.models.huggingface.tiny import OTHER_CACHES, padded, real
 from tests.models.tiny import tiny_config
 
@@ -111,14 +112,14 @@ def test_several_samples_a_prompt() -> None:
 
 def test_the_state_does_not_grow() -> None:
     model, cache = wrapped(), DynamicCache()
-    out = model.generate(**LEFT, max_new_tokens=2, past_key_values=cache, do_sample=False)
+    out = model.generate(**LEFT, max_new_tokens=2, do_sample=False, **{CACHE: cache})
     (layer,) = cache.layers
     assert isinstance(layer, StateLayer)
     before = layer.state.nbytes
     mask = torch.cat([LEFT["attention_mask"], torch.ones(3, 2, dtype=torch.int64)], 1)
 
     out = model.generate(
-        out, attention_mask=mask, past_key_values=cache, max_new_tokens=30, do_sample=False
+        out, attention_mask=mask, max_new_tokens=30, do_sample=False, **{CACHE: cache}
     )
 
     assert layer.state.nbytes == before

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from linattn_core import LinearAttentionState
 from linattn_core.errors import expected
 from linattn_models.huggingface.steps import Steps
 from linattn_models.huggingface.window import WindowedState
 from linattn_models.state import DecodingState
+
+# What models and their outputs call a cache. From transformers 5.24 on it is "cache".
+OLD_NAME = "past_key_values"
+CACHE = "cache" if "cache" in {x.name for x in fields(CausalLMOutputWithPast)} else OLD_NAME
 
 
 class StateLayer(CacheLayerMixin):  # type: ignore[misc]
@@ -89,6 +95,14 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]
         raise ValueError(expected("a cache of states", wanted, "keys and values", advice))
 
 
+def pop_cache(cache: Cache | None, others: dict[str, Any]) -> Cache | None:
+    """The cache of a call, which may also be among its other arguments by its old name."""
+    old = others.pop(OLD_NAME, None)
+    if cache is not None and old is not None:
+        raise ValueError(expected("cache", "one cache", f"another as {OLD_NAME}"))
+    return old if cache is None else cache
+
+
 def state_layer(cache: Cache, index: int) -> StateLayer:
     """The `StateLayer` at this index of a cache; replaces an empty layer of keys and values."""
     while len(cache.layers) <= index:
@@ -99,7 +113,7 @@ def state_layer(cache: Cache, index: int) -> StateLayer:
             wanted = "states of fixed size"
             got = f"{layer.get_seq_length()} keys and values of another model"
             advice = "start with a new DynamicCache()"
-            raise ValueError(expected("past_key_values", wanted, got, advice))
+            raise ValueError(expected("cache", wanted, got, advice))
         layer = cache.layers[index] = StateLayer()
     return layer
 

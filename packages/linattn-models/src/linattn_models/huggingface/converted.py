@@ -15,7 +15,7 @@ from linattn_core import FeatureMap, LinearAttentionState, linear_attention, lin
 from linattn_core.errors import expected
 from linattn_core.feature_maps import Hedgehog
 from linattn_core.feature_maps.registry import shared_feature_map
-from linattn_models.huggingface.cache import StateLayer, state_layer
+from linattn_models.huggingface.cache import CACHE, OLD_NAME, StateLayer, state_layer
 from linattn_models.huggingface.decays import Decay, log_decay
 from linattn_models.huggingface.interface import Call, refuse_decay, register_function
 from linattn_models.huggingface.names import remember
@@ -180,7 +180,7 @@ class ConvertedAttention(nn.Module):
 def cache_name(attention: nn.Module) -> str | None:
     """The name of the layer's argument for its cache; None if it has none."""
     parameters = inspect.signature(attention.forward).parameters
-    return next((name for name in ("past_key_values", "layer_past") if name in parameters), None)
+    return next((name for name in (CACHE, OLD_NAME, "layer_past") if name in parameters), None)
 
 
 # What the layers of transformers call D.
@@ -239,7 +239,7 @@ def _own(state: object, window_size: int) -> State | None:
         return state
     wanted = f"the state of one converted layer, a {kind.__name__}"
     advice = "continue with the model that it comes from"
-    raise ValueError(expected("past_key_values", wanted, f"a {type(state).__name__}", advice))
+    raise ValueError(expected("cache", wanted, f"a {type(state).__name__}", advice))
 
 
 def _began(state: State) -> Tensor:

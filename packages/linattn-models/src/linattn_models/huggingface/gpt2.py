@@ -11,6 +11,7 @@ from transformers.pytorch_utils import Conv1D
 
 from linattn_core.decoder_spec import Affine, DecoderDescription, DecoderLayer, TokenCoding
 from linattn_models import description
+from linattn_models.huggingface.cache import CACHE, pop_cache
 from linattn_models.huggingface.converted import shape_of
 from linattn_models.huggingface.stepping import (
     EPS,
@@ -28,7 +29,7 @@ class GPT2LMHeadModel(gpt2.GPT2LMHeadModel):  # type: ignore[misc]
     def forward(
         self,
         input_ids: Tensor | None = None,
-        past_key_values: Any = None,
+        cache: Any = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
@@ -40,7 +41,8 @@ class GPT2LMHeadModel(gpt2.GPT2LMHeadModel):  # type: ignore[misc]
         logits_to_keep: int | Tensor = 0,
         **others: Any,
     ) -> Any:
-        """As in transformers."""
+        """As in transformers, where 5.23 calls the cache past_key_values."""
+        cache = pop_cache(cache, others)
         others.update(
             token_type_ids=token_type_ids,
             encoder_hidden_states=encoder_hidden_states,
@@ -48,13 +50,13 @@ class GPT2LMHeadModel(gpt2.GPT2LMHeadModel):  # type: ignore[misc]
         )
         inputs = (input_ids, attention_mask, position_ids)
         asked = (inputs_embeds, labels, logits_to_keep, others)
-        logits = compiled_logits(self, describe_gpt2, past_key_values, inputs, asked)
+        logits = compiled_logits(self, describe_gpt2, cache, inputs, asked)
         if logits is not None:
-            return CausalLMOutputWithCrossAttentions(logits=logits, past_key_values=past_key_values)
+            return CausalLMOutputWithCrossAttentions(logits=logits, **{CACHE: cache})
         return super().forward(
             input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids,
-            past_key_values=past_key_values, inputs_embeds=inputs_embeds, labels=labels,
-            use_cache=use_cache, logits_to_keep=logits_to_keep, **others,
+            inputs_embeds=inputs_embeds, labels=labels, use_cache=use_cache,
+            logits_to_keep=logits_to_keep, **{CACHE: cache}, **others,
         )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from linattn_core.decoder_spec import (
 )
 from linattn_core.errors import expected
 from linattn_models import description
+from linattn_models.huggingface.cache import CACHE, pop_cache
 from linattn_models.huggingface.converted import shape_of
 from linattn_models.huggingface.stepping import (
     EPS,
@@ -42,23 +43,24 @@ class LlamaForCausalLM(llama.LlamaForCausalLM):  # type: ignore[misc]
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
-        past_key_values: Any = None,
+        cache: Any = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         **others: Any,
     ) -> Any:
-        """As in transformers."""
+        """As in transformers, where 5.23 calls the cache past_key_values."""
+        cache = pop_cache(cache, others)
         inputs = (input_ids, attention_mask, position_ids)
         asked = (inputs_embeds, labels, logits_to_keep, others)
-        logits = compiled_logits(self, describe_llama, past_key_values, inputs, asked)
+        logits = compiled_logits(self, describe_llama, cache, inputs, asked)
         if logits is not None:
-            return CausalLMOutputWithPast(logits=logits, past_key_values=past_key_values)
+            return CausalLMOutputWithPast(logits=logits, **{CACHE: cache})
         return super().forward(
             input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids,
-            past_key_values=past_key_values, inputs_embeds=inputs_embeds, labels=labels,
-            use_cache=use_cache, logits_to_keep=logits_to_keep, **others,
+            inputs_embeds=inputs_embeds, labels=labels, use_cache=use_cache,
+            logits_to_keep=logits_to_keep, **{CACHE: cache}, **others,
         )  # fmt: skip
 
 

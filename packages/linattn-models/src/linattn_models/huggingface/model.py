@@ -18,7 +18,7 @@ from linattn_models.decoding.choose import kept_decoder, packed_decoder
 from linattn_models.decoding.compiled_decoder import CompiledDecoder
 from linattn_models.files import replace_file
 from linattn_models.heads.base import check_sequences
-from linattn_models.huggingface.cache import StateLayer, state_layer
+from linattn_models.huggingface.cache import CACHE, StateLayer, pop_cache, state_layer
 from linattn_models.huggingface.configuration import LinattnConfig
 from linattn_models.huggingface.padding import Padding, check_prompts, check_unpadded
 from linattn_models.huggingface.steps import Steps
@@ -42,7 +42,7 @@ model = AutoModelForCausalLM.from_pretrained("this folder")
 """
 
 # What `generate` passes in a step. transformers' own method takes as long for it as a small layer.
-_OF_A_STEP = {"logits_to_keep", "next_sequence_length", "past_key_values", "use_cache"}
+_OF_A_STEP = {"logits_to_keep", "next_sequence_length", "use_cache", CACHE}
 
 
 class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
@@ -91,7 +91,7 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         return_dict: bool | None = None,
@@ -102,23 +102,25 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
 
         Args:
             input_ids: (B, N) int64, N at most max_position_embeddings - 1, since the start vector
-                takes a position. With a state in `past_key_values`, only the new tokens.
+                takes a position. With a state in `cache`, only the new tokens.
             attention_mask: (B, L), 0 for padding, which may be anywhere: it does not change the
                 logits of a row. L is N, or also counts the tokens of the state.
             labels: (B, N) int64, the tokens themselves, -100 where they do not count; the loss is
                 the mean of -log p(labels[:, i + 1] | input_ids[:, :i + 1]).
-            past_key_values: a cache, updated in place; empty at first.
+            cache: updated in place; empty at first. transformers 5.23 calls it past_key_values, a
+                name that is taken, too.
             use_cache: whether to return the state; by default as configured, but only in evaluation
                 mode and not with LSH, which has none. A forward with a state has no dropout.
             logits_to_keep: how many of the last positions get logits, or their indices; 0 for all.
             return_dict: False for a tuple; by default as configured.
             num_items_in_batch: the number by which the summed loss is divided, from Trainer; by
                 default the number of labels that count.
-            **others: refused unless None or False, such as inputs_embeds and output_attentions.
+            **others: past_key_values; all else is refused unless None or False, such as
+                inputs_embeds and output_attentions.
 
         Returns:
-            loss (with labels), logits (B, N, V) and past_key_values (with use_cache). Logits at
-            padded positions mean nothing.
+            loss (with labels), logits (B, N, V) and the cache (with use_cache), by the name that
+            transformers gives it. Logits at padded positions mean nothing.
 
         Raises:
             ValueError, TypeError: another shape, dtype, length or token; padding among tokens
@@ -131,6 +133,7 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         `AutoregressiveTransformer`. Changed weights are packed again. A write through `.data`
         between two steps is seen only at the next prompt.
         """
+        cache = pop_cache(cache, others)
         self._refuse(others)
         if not isinstance(input_ids, Tensor):
             raise TypeError(expected("input_ids", "a tensor (B, N) of int64", quote(input_ids)))
@@ -139,10 +142,10 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         if use_cache is None:
             use_cache = self.config.use_cache and not self.training and self.model.can_step
         layer = None
-        if past_key_values is not None or use_cache:
+        if cache is not None or use_cache:
             self._refuse_state()
-            past_key_values = DynamicCache() if past_key_values is None else past_key_values
-            layer = state_layer(past_key_values, 0)
+            cache = DynamicCache() if cache is None else cache
+            layer = state_layer(cache, 0)
         positions = (
             slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         )
@@ -158,8 +161,7 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
             loss = self.loss_function(
                 logits, labels, self.config.vocab_size, num_items_in_batch=num_items_in_batch
             )
-        cache = past_key_values if layer is not None else None
-        out = CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache)
+        out = CausalLMOutputWithPast(loss=loss, logits=logits, **{CACHE: cache})
         as_tuple = not (self.config.return_dict if return_dict is None else return_dict)
         return out.to_tuple() if as_tuple else out
 
@@ -284,7 +286,7 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
             got = _sizes(state) if isinstance(state, DecodingState) else "that of one layer"
             what = f"a state with heads and dims {wanted}"
             advice = "continue with the model that it comes from"
-            raise ValueError(expected("past_key_values", what, got, advice))
+            raise ValueError(expected("cache", what, got, advice))
         return state
 
 

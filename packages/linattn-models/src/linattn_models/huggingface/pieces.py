@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from linattn_models.huggingface.cache import StateLayer
+from linattn_models.huggingface.cache import CACHE, StateLayer
 from linattn_models.huggingface.converted import ConvertedAttention
 
 _TOKENS, _FIRST = 8, 5
@@ -58,9 +58,7 @@ def _vocabulary(model: Any) -> int:
 
 def _read(model: nn.Module, tokens: Tensor, cache: Any) -> Any:
     """The cache after the tokens; one of the model's own kind where none is given."""
-    return getattr(
-        model(input_ids=tokens, past_key_values=cache, use_cache=True), "past_key_values", None
-    )
+    return getattr(model(input_ids=tokens, use_cache=True, **{CACHE: cache}), CACHE, None)
 
 
 def _find_misplaced(layer: ConvertedAttention, cache: Any, calls: int) -> str:

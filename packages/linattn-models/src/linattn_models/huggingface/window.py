@@ -132,4 +132,4 @@ def _check(state: WindowedState, key: Tensor, value: Tensor, size: int) -> None:
         if got.shape != shape:
             advice = "continue with the model and the rows that it comes from"
             wanted = f"{name} of shape {shape}"
-            raise ValueError(expected("past_key_values", wanted, tuple(got.shape), advice))
+            raise ValueError(expected("cache", wanted, tuple(got.shape), advice))
