@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,6 +56,8 @@ COMPILED = {
     "linattn-cpu": "cmake.define.CMAKE_EXPORT_COMPILE_COMMANDS=ON",
     "linattn-cuda": "cmake.define.LINATTN_CUDA=ON",
 }
+# What the demo needs, so that it starts soon.
+DEMO = ("linattn-core", "linattn-cpu", "linattn-models", "linattn-lab")
 # Wheels of the others serve every Python and every machine.
 PURE = tuple(package for package in PACKAGES if package.name not in COMPILED)
 # linattn requires its parts in their versions, not as folders of this checkout.
@@ -163,8 +165,10 @@ def compat(session: nox.Session, torch: str) -> None:
 @nox.session
 def demo(session: nox.Session) -> None:
     """Train on handwritten digits, generate images as an RNN, print the table: the main job."""
-    install_packages(session, *app_requirements())
-    session.run("python", "apps/pixel_generation/demo.py", *session.posargs)
+    app = Path("apps", "pixel_generation")
+    packages = [package for package in PACKAGES if package.name in DEMO]
+    install_packages(session, "-r", str(app / "requirements.txt"), packages=packages)
+    session.run("python", str(app / "demo.py"), *session.posargs)
 
 
 @nox.session
@@ -398,8 +402,13 @@ def install(session: nox.Session, *requirements: str, env: dict[str, str] | None
     session.install("-c", "constraints.txt", *requirements, env=env)
 
 
-def install_packages(session: nox.Session, *requirements: str, cuda: str | None = None) -> None:
-    """Installs this repository's packages, editable, with their extras and what else is asked.
+def install_packages(
+    session: nox.Session,
+    *requirements: str,
+    cuda: str | None = None,
+    packages: Sequence[Package] = PACKAGES,
+) -> None:
+    """Installs packages of this repository, editable, with their extras and what else is asked.
 
     The CUDA kernels take minutes to compile. Unless LINATTN_CUDA says otherwise, that is done where
     the session asks for it or, if it does not care, where there is a GPU to run them. Nothing is
@@ -411,7 +420,7 @@ def install_packages(session: nox.Session, *requirements: str, cuda: str | None 
         # Forced: pip would keep what it installed from an earlier wheel of the same version.
         install(
             session, "--no-index", "--find-links", wheels, "--only-binary", ":all:",
-            "--force-reinstall", "--no-deps", *COMPILED,
+            "--force-reinstall", "--no-deps", *(x.name for x in packages if x.name in COMPILED),
         )  # fmt: skip
     chosen = cuda or ("AUTO" if shutil.which("nvidia-smi") else "OFF")
     env = {
@@ -420,8 +429,8 @@ def install_packages(session: nox.Session, *requirements: str, cuda: str | None 
         "SKBUILD_BUILD_DIR": "build/{cache_tag}",
         **RELEASE,
     }
-    packages = editable_folders(PURE if wheels else PACKAGES)
-    install(session, "--no-build-isolation", *packages, *requirements, env=env)
+    folders = editable_folders(x for x in packages if not wheels or x in PURE)
+    install(session, "--no-build-isolation", *folders, *requirements, env=env)
 
 
 def editable_folders(packages: Iterable[Package]) -> list[str]:

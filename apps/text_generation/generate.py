@@ -53,7 +53,7 @@ def main(flags: Flags) -> None:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a character may have several bytes
     print(flags.prompt, end="", flush=True)
     for token in model.eval().stream(
-        prefix=torch.tensor([list(flags.prompt.encode())]),
+        prefix=[list(flags.prompt.encode())],
         max_new_tokens=flags.length,
         temperature=flags.temperature,
         top_p=flags.top_p,

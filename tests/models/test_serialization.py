@@ -233,6 +233,8 @@ def test_extra_that_is_not_json_is_refused(extra: dict[str, Any], tmp_path: Path
 def test_other_modules_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected a known name, got 'Linear'"):
         save(torch.nn.Linear(2, 2), tmp_path / "model")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"linattn_models\.Transformer"):
+        save(torch.nn.Transformer(8, 2, 1, 1, 8, batch_first=True), tmp_path / "model")  # type: ignore[arg-type]
 
 
 @needs_cpu_backend

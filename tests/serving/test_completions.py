@@ -13,7 +13,6 @@ import pytest
 from pydantic import ValidationError
 
 from linattn_models.serving import create_app
-from linattn_models.serving.completion import TextParts
 from linattn_models.serving.fields import CompletionFields
 from tests.serving.clients import Server, complete, make_batch, make_model, read_events
 
@@ -97,22 +96,6 @@ def test_a_stop_string_ends_a_sequence(serve: Serve) -> None:
     choice = asyncio.run(main())["choices"][0]
     assert choice["finish_reason"] == "stop"
     assert choice["text"] == text[: text.index(text[7:9]) + 2]
-
-
-class Bytes:
-    """A tokenizer as of the library tokenizers: token i is byte i of a text in UTF-8."""
-
-    def decode(self, tokens: list[int], skip_special_tokens: bool) -> str:
-        return bytes(tokens).decode(errors="replace")
-
-
-def test_the_parts_of_a_text_end_with_whole_characters() -> None:
-    """But bytes that are no character do not wait for the end, however many there are."""
-    text = TextParts(Bytes())
-    parts = [text.add([byte], False) for byte in "é😀a".encode()]
-    assert parts == ["", "é", "", "", "", "😀", "a"]
-    parts = [text.add([0x80], False) for _ in range(50)]
-    assert "".join(parts).count("\ufffd") > 40
 
 
 @pytest.mark.parametrize("as_bytes", [False, True])

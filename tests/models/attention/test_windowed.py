@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import elu
 
+from linattn_models import Linear, Transformer, TransformerConfig
 from tests.models.tiny import tiny_transformer
 
 
@@ -35,3 +36,10 @@ def test_outputs_and_gradients_are_those_of_the_definition(size: int) -> None:
     actual = torch.autograd.grad((mixer(x) * upstream).sum(), inputs)
     wanted = torch.autograd.grad((mixer.join(heads) * upstream).sum(), inputs)
     torch.testing.assert_close(actual, wanted)
+
+
+def test_a_map_with_a_factor_of_each_query_is_refused() -> None:
+    """Softmax has no such factor, so that the two could not share a normalizer."""
+    attention = Linear("favor", window_size=3)
+    with pytest.raises(ValueError, match=r"feature_map: .* 'favor'"):
+        Transformer(TransformerConfig(1, 2, 4, 8, attention=attention))

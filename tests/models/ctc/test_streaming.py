@@ -261,6 +261,15 @@ def test_what_cannot_stream_is_refused() -> None:
             stream_flush(model, frames_of(1, 4) * number, initial_stream_state(model))
     with pytest.raises(ValueError, match="frames"):
         stream_step(model, frames_of(1, 6), initial_stream_state(model))
+    training = CTCBiLSTM(CTCBiLSTMConfig(4, FEATURES, 2, 3, 0.5, bidirectional=False))
+    state = initial_stream_state(training)
+    for call in (
+        lambda: stream_step(training, frames_of(1, 4), state),
+        lambda: stream_flush(training, frames_of(1, 4), state),
+        lambda: training.greedy(frames_of(1, 4)),
+    ):
+        with pytest.raises(ValueError, match="evaluation mode"):
+            call()
     plain = CTCTransformer(CTCTransformerConfig(4, num_features=FEATURES))
     with pytest.raises(ValueError, match="causal"):
         initial_stream_state(plain)

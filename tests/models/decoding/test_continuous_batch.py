@@ -26,6 +26,7 @@ from linattn_models import (
     SamplingParams,
     compile_decoder,
 )
+from linattn_models.state import Cursor
 from tests.models.decoding.decoders import model_of, needs_cpu_backend
 from tests.models.tiny import STEPPING, random_tokens, tiny_model
 
@@ -378,6 +379,7 @@ def test_nan_aborts_its_own_sequence_alone() -> None:
         {"layers": lambda x: x._replace(z=x.z[..., :2])},
         {"layers": lambda x: x._replace(z=x.z.double())},
         {"layers": lambda x: x._replace(z=x.z.expand(2, -1, -1))},
+        {"cursor": Cursor(2**63 - 1, 2**63 - 1)},
     ],
 )
 def test_a_state_of_other_sizes_is_refused_before_a_step(

@@ -88,6 +88,8 @@ def save(
             advice = "save its model and read that with load_decoder"
         raise ValueError(expected("model", "a model", f"a {kind}", advice))
     one_of("the class of the model", kind, _CLASSES)
+    if not isinstance(model, _CLASSES[kind]):
+        raise TypeError(expected("model", f"linattn_models.{kind}", f"another class {kind}"))
     if weights is not None:
         one_of("weights", weights, FEWER_BITS)
     config = {
@@ -239,7 +241,7 @@ def _check_sizes(path: Path, description: Mapping[str, Any], tensors: Mapping[st
     """Refuses sizes that do not match the weights, before a model of these sizes is built."""
     elements = sum(x.numel() for x in tensors.values())
     # The cost of building a model does not depend on these.
-    free: tuple[str, ...] = ("chunk", "buckets", "causal_block", "window_size")
+    free: tuple[str, ...] = ("chunk", "buckets", "causal_block", "window_size", "past_size")
     if description.get("positions") in WITHOUT_VECTORS:
         free += ("max_length",)
     for name, value in _integers(description):

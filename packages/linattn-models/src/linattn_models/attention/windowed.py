@@ -32,6 +32,10 @@ class WindowedMixer(LinearHeads, Mixer):
         Mixer.__init__(self, attention, num_heads, head_dim, is_causal, **settings)
         options = attention.feature_map_options
         self.add_features(attention.feature_map, options, None, attention.eps)
+        if self.feature_map.scales_queries:  # one normalizer cannot undo a factor of each query
+            wanted = "a map without a factor of each query beside a window"
+            got, advice = repr(attention.feature_map), "pass window_size=0"
+            raise ValueError(expected("feature_map", wanted, got, advice))
         self.window_size = attention.window_size
         self.log_gamma = nn.Parameter(torch.zeros(num_heads))
         self.spread = 1.0  # that of softmax, whose scores grow with it

@@ -46,6 +46,11 @@ class CTCBiLSTM(Recognizer):
         """Whether frames may be read as they arrive."""
         return not self.config.bidirectional
 
+    @property
+    def dropout(self) -> float:
+        """Probability with which outputs are dropped in training mode."""
+        return self.config.dropout
+
     def hidden(
         self,
         frames: Tensor,

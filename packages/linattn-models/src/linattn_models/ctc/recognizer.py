@@ -14,7 +14,7 @@ from linattn_models.ctc.config import FrontConfig
 from linattn_models.ctc.front import Subsampling, past_lengths
 from linattn_models.ctc.loss import ctc_loss
 from linattn_models.precision import dtype_of
-from linattn_models.validation import at_least, exact_keys, lengths_within
+from linattn_models.validation import at_least, exact_keys, lengths_within, no_dropout
 
 
 class Recognizer(nn.Module):
@@ -70,6 +70,11 @@ class Recognizer(nn.Module):
     @property
     def streams(self) -> bool:
         """Whether frames may be read as they arrive."""
+        raise NotImplementedError
+
+    @property
+    def dropout(self) -> float:
+        """Probability with which outputs are dropped in training mode."""
         raise NotImplementedError
 
     def check_chunk(self, chunk: int) -> int:
@@ -143,7 +148,8 @@ class Recognizer(nn.Module):
     def greedy(
         self, frames: Tensor, lengths: Tensor | None = None, *, chunk: int | None = None
     ) -> list[list[int]]:
-        """The phones of each row's likeliest path; see `ctc_greedy`."""
+        """The phones of each row's likeliest path, in evaluation mode; see `ctc_greedy`."""
+        no_dropout(self.training, self.dropout)
         # Past a row's length the blank is certain.
         return ctc_greedy(self(frames, lengths, chunk=chunk))
 

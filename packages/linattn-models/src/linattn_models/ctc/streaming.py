@@ -21,7 +21,7 @@ from linattn_models.ctc.transformer import CTCTransformer
 from linattn_models.fingerprint import check_weights, compute_fingerprint
 from linattn_models.precision import device_of, dtype_of
 from linattn_models.state.files import read_tensors, write_tensors
-from linattn_models.validation import at_least, lengths_within
+from linattn_models.validation import at_least, lengths_within, no_dropout
 
 Streaming = CTCTransformer | CTCBiLSTM
 """A recognizer that streams: a causal transformer, or an LSTM of one direction."""
@@ -258,6 +258,7 @@ def _signature(state: StreamState) -> dict[str, tuple[torch.Size, torch.dtype, t
 
 def _check_call(model: Streaming, frames: Tensor, state: StreamState) -> StreamState:
     """The state, with the model's own fingerprint; refuses what does not fit the model."""
+    no_dropout(model.training, model.dropout)
     check_frames(frames, model.config.num_features, dtype_of(model.output))
     if not isinstance(state, StreamState):
         raise TypeError(expected("state", "a StreamState", f"a {type(state).__name__}"))

@@ -47,6 +47,11 @@ class CTCTransformer(Recognizer):
         """Whether frames may be read as they arrive."""
         return self.config.transformer.is_causal
 
+    @property
+    def dropout(self) -> float:
+        """Probability with which outputs are dropped in training mode."""
+        return self.config.transformer.dropout
+
     def hidden(
         self,
         frames: Tensor,

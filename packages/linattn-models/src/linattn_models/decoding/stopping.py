@@ -12,16 +12,14 @@ from torch import Tensor
 
 from linattn_core.errors import expected, quote
 from linattn_models.decoding.prompts import Prompt
+from linattn_models.decoding.texts import TextParts
 from linattn_models.heads import Head
-from linattn_models.tokenizer import decode_tokens, require_tokenizer
+from linattn_models.tokenizer import require_tokenizer
 from linattn_models.validation import as_ints
 
 # Rows that have ended are dropped from the batch when they are this share of it: dropping copies
 # the states, so it is not done for each row.
 _WORTH_DROPPING = 0.25
-# Characters at the start of a text that may be others than inside a longer one: a space that a
-# tokenizer leaves out there, or the rest of a character that was cut.
-_MARGIN = 8
 
 
 @dataclass(frozen=True)
@@ -40,30 +38,20 @@ class Stop:
 
 
 class TextEnd:
-    """The last tokens of a row: enough to see each stop string in their text."""
+    """The end of a row's text: enough to see each stop string in it."""
 
     def __init__(self, stop: Stop) -> None:
-        self._stop = stop
-        self._tokens: list[int] = []
-        self._needed = max(map(len, stop.strings)) + _MARGIN  # characters
-        self._most = 2 * self._needed
+        self._strings = stop.strings
+        self._parts = TextParts(stop.tokenizer)
+        self._before = ""
+        self._needed = max(map(len, stop.strings))  # characters
 
     def add(self, token: int) -> bool:
         """Adds a token; returns whether the text now contains a stop string."""
-        self._tokens.append(token)
-        text = decode_tokens(self._stop.tokenizer, self._tokens)
-        if any(string in text for string in self._stop.strings):
-            return True
-        if len(self._tokens) >= self._most:
-            self._drop_half()
-        return False
-
-    def _drop_half(self) -> None:
-        later = self._tokens[len(self._tokens) // 2 :]
-        if len(decode_tokens(self._stop.tokenizer, later)) >= self._needed:
-            self._tokens = later
-        else:
-            self._most *= 2
+        text = self._before + self._parts.add(token)
+        self._before = text[-self._needed :]
+        text += self._parts.waiting
+        return any(string in text for string in self._strings)
 
 
 class ActiveRows:

@@ -7,37 +7,8 @@ import time
 from typing import Any
 
 from linattn_models.decoding.batch import Output
+from linattn_models.decoding.texts import TextParts
 from linattn_models.serving.states import StateStore
-from linattn_models.tokenizer import decode_tokens
-
-# Tokens before new ones that decide how these are written, such as whether a space comes first.
-_CONTEXT = 8
-_CUT = "\ufffd"  # the end of a character whose other bytes are in the next token
-# New tokens that may wait for such an end: what is not a character by then never will be.
-_MOST_WAITING = 8
-
-
-class TextParts:
-    """The text of a sequence, in parts."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-        self._tokens: list[int] = []
-        self._before = ""
-        self._waiting = 0  # tokens at the end that are not in the text so far
-
-    def add(self, tokens: list[int], is_last: bool) -> str:
-        """The text that new tokens add; "" while they end inside a character."""
-        self._tokens += tokens
-        self._waiting += len(tokens)
-        text = decode_tokens(self._tokenizer, self._tokens)
-        if text.endswith(_CUT) and not is_last and self._waiting < _MOST_WAITING:
-            return ""
-        self._waiting = 0
-        new = text[len(self._before) :]
-        self._tokens = self._tokens[-_CONTEXT:]
-        self._before = decode_tokens(self._tokenizer, self._tokens)
-        return new
 
 
 class Completion:
@@ -85,7 +56,9 @@ class Completion:
         last = outputs[-1]
         choice: dict[str, Any] = {"index": index, "tokens": tokens}
         if self._texts is not None:
-            choice["text"] = self._texts[index].add(tokens, last.finish_reason is not None)
+            text = self._texts[index]
+            ends = last.finish_reason is not None
+            choice["text"] = "".join(map(text.add, tokens)) + (text.end() if ends else "")
         choice["finish_reason"] = last.finish_reason
         if last.state is not None:
             choice["state"] = self._states.put(last.state)

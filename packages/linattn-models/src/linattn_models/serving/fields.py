@@ -27,6 +27,8 @@ _WANTED = {
     "stop_tokens": "a token, or a list of tokens",
     "stop_strings": "a text, or a list of texts",
 }
+# OpenAI's fields that have another name here.
+_RENAMED = {"stop": "pass stop_strings"}
 
 
 class CompletionFields(BaseModel):
@@ -79,7 +81,7 @@ def read_fields(fields: CompletionFields, batch: ContinuousBatch, states: StateS
         raise ValueError(expected("state_bytes", "no state beside them", "both"))
     state = None if fields.state is None else states.get(fields.state)
     if fields.state_bytes is not None:
-        state = read_bytes(_decode(fields.state_bytes))
+        state = read_bytes(_decode(fields.state_bytes)).to(batch.decoder.device)
     return Request(
         prompt,
         length,
@@ -99,7 +101,8 @@ def describe_error(error: Mapping[str, Any]) -> tuple[str, str | None]:
         return expected("the body", BODY, reason), None
     names = CompletionFields.model_fields
     if field not in names:
-        return expected(field, "a known field", "another", near(field, names)), field
+        advice = _RENAMED.get(field) or near(field, names)
+        return expected(field, "a known field", "another", advice), field
     if field in _WANTED:
         return expected(field, _WANTED[field], quote(error["input"])), field
     return f"{field}: {error['msg']}", field

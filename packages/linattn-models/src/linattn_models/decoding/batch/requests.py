@@ -11,11 +11,11 @@ from torch import Tensor
 
 from linattn_core.errors import expected, quote
 from linattn_models.decoding.generation import GenerationMixin
-from linattn_models.decoding.prompts import as_tokens, read_prompt
+from linattn_models.decoding.prompts import ENDLESS, as_tokens, read_prompt
 from linattn_models.decoding.sampling import Sampling
 from linattn_models.decoding.stopping import Stop, read_stop
 from linattn_models.fingerprint import refuse_others
-from linattn_models.heads.base import token_shape
+from linattn_models.heads.base import check_tokens, token_shape
 from linattn_models.heads.filters import Filters
 from linattn_models.heads.settings import MIN_P, TEMPERATURE, TOP_K, TOP_P
 from linattn_models.state import DecodingState, check_fits, check_parameters
@@ -160,17 +160,19 @@ def _read_tokens(source: GenerationMixin, prompt: object) -> Tensor | None:
         prompt = encode_text(source.tokenizer, prompt)
     if not isinstance(prompt, Tensor):
         try:
-            prompt = as_tokens(prompt, source.device)
+            prompt = as_tokens(prompt, torch.device("cpu"))
         except (TypeError, ValueError, RuntimeError, IndexError) as error:
             wanted = "a text, or a list, an array or a tensor of tokens"
             raise TypeError(expected("prompt", wanted, quote(prompt), quote(error))) from None
         if prompt.shape[:1] == (0,):
             return None
+        # On an accelerator, a token that has no row in the table would end the process.
+        check_tokens(source.head, prompt, what="prompt")
     extra = token_shape(source.head)
     if prompt.ndim != 1 + len(extra) or tuple(prompt.shape[1:]) != extra:
         shape = f"shape (length{', 3' if extra else ','})"
         raise ValueError(expected("prompt", shape, tuple(prompt.shape)))
-    return prompt.unsqueeze(0)
+    return prompt.to(source.device).unsqueeze(0)
 
 
 def _read_state(
@@ -184,6 +186,8 @@ def _read_state(
         refuse_others(state.fingerprint, source.fingerprint())
     check_fits(state, start)
     check_parameters(state, source.head.num_parameters)
+    if state.cursor.furthest > ENDLESS:
+        raise ValueError(expected("state", f"at most {ENDLESS} positions", state.cursor.furthest))
     rows = {len(x) for layer in state.layers for x in layer}
     parameters = state.parameters
     if rows != {1} or parameters is None or len(parameters) != 1:

@@ -1,0 +1,46 @@
+"""The text of a sequence whose tokens come one after another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from linattn_models.tokenizer import decode_tokens
+
+_CUT = "\ufffd"  # the end of a character whose other bytes are in the next token
+# Tokens that may wait for such an end: a character has at most 4 bytes.
+_MOST_WAITING = 8
+
+
+class TextParts:
+    """The text that each new token adds.
+
+    A token is decoded together with those before it that made the last part, because they decide
+    how it is written, such as whether a space comes first.
+
+    Attributes:
+        waiting: the text of the tokens that end inside of a character, and so are no part yet.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._last: list[int] = []  # the tokens of the last part: they begin with a character
+        self._length = 0  # of their text
+        self._new: list[int] = []
+        self.waiting = ""
+
+    def add(self, token: int) -> str:
+        """The text that the token completes; "" while it ends inside of a character."""
+        self._new.append(token)
+        text = decode_tokens(self._tokenizer, self._last + self._new)
+        self.waiting = text[self._length :]
+        if text.endswith(_CUT) and len(self._new) < _MOST_WAITING:
+            return ""
+        return self.end()
+
+    def end(self) -> str:
+        """The text that waits, which no token will complete."""
+        part, self.waiting = self.waiting, ""
+        if self._new:
+            self._last, self._new = self._new, []
+            self._length = len(decode_tokens(self._tokenizer, self._last))
+        return part
