@@ -7,30 +7,18 @@ give.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import torch
 
 from linattn_models import AutoregressiveTransformer
+from linattn_models.modes import evaluating
 from linattn_models.training import sum_over_processes, take_share
 from pixels.datasets import Pixels
 from pixels.tokens import Layout, TokenData, to_tokens
 
 POSITIONS_AT_ONCE = 16_384  # of all images of a batch together: bounds the memory
 PSEUDO_COUNT = 0.5
-
-
-@contextmanager
-def evaluating(model: AutoregressiveTransformer) -> Iterator[None]:
-    """Within the block the model is in evaluation mode; afterwards in the mode it was in."""
-    training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(training)
 
 
 @torch.no_grad()

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from linattn_models import AutoregressiveTransformer
+from linattn_models.modes import evaluating
 from pixels.datasets import Pixels
-from pixels.evaluation import evaluating
 from pixels.tokens import Layout, to_images, to_tokens
 
 

@@ -95,9 +95,8 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]
         raise ValueError(expected("a cache of states", wanted, "keys and values", advice))
 
 
-def pop_cache(cache: Cache | None, others: dict[str, Any]) -> Cache | None:
-    """The cache of a call, which may also be among its other arguments by its old name."""
-    old = others.pop(OLD_NAME, None)
+def either_cache(cache: Cache | None, old: Cache | None) -> Cache | None:
+    """The cache of a call, given by its name or by its old name."""
     if cache is not None and old is not None:
         raise ValueError(expected("cache", "one cache", f"another as {OLD_NAME}"))
     return old if cache is None else cache

@@ -11,7 +11,7 @@ from transformers.pytorch_utils import Conv1D
 
 from linattn_core.decoder_spec import Affine, DecoderDescription, DecoderLayer, TokenCoding
 from linattn_models import description
-from linattn_models.huggingface.cache import CACHE, pop_cache
+from linattn_models.huggingface.cache import CACHE, either_cache
 from linattn_models.huggingface.converted import shape_of
 from linattn_models.huggingface.stepping import (
     EPS,
@@ -39,10 +39,11 @@ class GPT2LMHeadModel(gpt2.GPT2LMHeadModel):  # type: ignore[misc]
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
+        past_key_values: Any = None,
         **others: Any,
     ) -> Any:
-        """As in transformers, where 5.23 calls the cache past_key_values."""
-        cache = pop_cache(cache, others)
+        """As in transformers, which calls the cache past_key_values before 5.24."""
+        cache = either_cache(cache, past_key_values)
         others.update(
             token_type_ids=token_type_ids,
             encoder_hidden_states=encoder_hidden_states,

@@ -19,7 +19,7 @@ from linattn_core.decoder_spec import (
 )
 from linattn_core.errors import expected
 from linattn_models import description
-from linattn_models.huggingface.cache import CACHE, pop_cache
+from linattn_models.huggingface.cache import CACHE, either_cache
 from linattn_models.huggingface.converted import shape_of
 from linattn_models.huggingface.stepping import (
     EPS,
@@ -48,10 +48,11 @@ class LlamaForCausalLM(llama.LlamaForCausalLM):  # type: ignore[misc]
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
+        past_key_values: Any = None,
         **others: Any,
     ) -> Any:
-        """As in transformers, where 5.23 calls the cache past_key_values."""
-        cache = pop_cache(cache, others)
+        """As in transformers, which calls the cache past_key_values before 5.24."""
+        cache = either_cache(cache, past_key_values)
         inputs = (input_ids, attention_mask, position_ids)
         asked = (inputs_embeds, labels, logits_to_keep, others)
         logits = compiled_logits(self, describe_llama, cache, inputs, asked)

@@ -18,7 +18,7 @@ from linattn_models.decoding.choose import kept_decoder, packed_decoder
 from linattn_models.decoding.compiled_decoder import CompiledDecoder
 from linattn_models.files import replace_file
 from linattn_models.heads.base import check_sequences
-from linattn_models.huggingface.cache import CACHE, StateLayer, pop_cache, state_layer
+from linattn_models.huggingface.cache import CACHE, StateLayer, either_cache, state_layer
 from linattn_models.huggingface.configuration import LinattnConfig
 from linattn_models.huggingface.padding import Padding, check_prompts, check_unpadded
 from linattn_models.huggingface.steps import Steps
@@ -96,6 +96,7 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         logits_to_keep: int | Tensor = 0,
         return_dict: bool | None = None,
         num_items_in_batch: int | Tensor | None = None,
+        past_key_values: Cache | None = None,
         **others: Any,
     ) -> CausalLMOutputWithPast | tuple[Any, ...]:
         """The logits of the token after each token.
@@ -107,16 +108,15 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
                 logits of a row. L is N, or also counts the tokens of the state.
             labels: (B, N) int64, the tokens themselves, -100 where they do not count; the loss is
                 the mean of -log p(labels[:, i + 1] | input_ids[:, :i + 1]).
-            cache: updated in place; empty at first. transformers 5.23 calls it past_key_values, a
-                name that is taken, too.
+            cache: updated in place; empty at first.
             use_cache: whether to return the state; by default as configured, but only in evaluation
                 mode and not with LSH, which has none. A forward with a state has no dropout.
             logits_to_keep: how many of the last positions get logits, or their indices; 0 for all.
             return_dict: False for a tuple; by default as configured.
             num_items_in_batch: the number by which the summed loss is divided, from Trainer; by
                 default the number of labels that count.
-            **others: past_key_values; all else is refused unless None or False, such as
-                inputs_embeds and output_attentions.
+            past_key_values: the cache, by its name before transformers 5.24.
+            **others: refused unless None or False, such as inputs_embeds and output_attentions.
 
         Returns:
             loss (with labels), logits (B, N, V) and the cache (with use_cache), by the name that
@@ -133,7 +133,7 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         `AutoregressiveTransformer`. Changed weights are packed again. A write through `.data`
         between two steps is seen only at the next prompt.
         """
-        cache = pop_cache(cache, others)
+        cache = either_cache(cache, past_key_values)
         self._refuse(others)
         if not isinstance(input_ids, Tensor):
             raise TypeError(expected("input_ids", "a tensor (B, N) of int64", quote(input_ids)))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from linattn_models.huggingface.cache import CACHE, StateLayer
 from linattn_models.huggingface.converted import ConvertedAttention
+from linattn_models.modes import evaluating
 
 _TOKENS, _FIRST = 8, 5
 Layers: TypeAlias = Mapping[str, ConvertedAttention]
@@ -32,7 +33,7 @@ def find_misfit(model: nn.Module, layers: Layers) -> tuple[str, str] | None:
         return None
     weight = next(model.parameters())
     tokens = torch.arange(_TOKENS, device=weight.device)[None] % _vocabulary(model)
-    with torch.no_grad(), _evaluating(model):
+    with torch.no_grad(), evaluating(model):
         with _record(layers) as pieces:
             cache = _read(model, tokens[:, :_FIRST], None)
             if cache is None:
@@ -72,19 +73,6 @@ def _find_misplaced(layer: ConvertedAttention, cache: Any, calls: int) -> str:
     if calls != 2 or state.seen != _TOKENS:
         return "it calls its attention function more than once a forward"
     return ""
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Within the block no module is in training mode; afterwards each is as it was."""
-    training = [module for module in model.modules() if module.training]
-    for module in training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from linattn_core.errors import expected, quote
 from linattn_models.huggingface.converted import ConvertedAttention
+from linattn_models.modes import evaluating
 
 
 def transfer_attention(
@@ -108,15 +109,13 @@ def _inputs(batch: Tensor | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
 def _training_only(model: nn.Module, weights: list[nn.Parameter]) -> Iterator[None]:
     """Inside the `with` block, only these weights need gradients, and dropout is off."""
     flags = {parameter: parameter.requires_grad for parameter in model.parameters()}
-    training = {module: module.training for module in model.modules()}
-    model.eval().requires_grad_(False)
+    model.requires_grad_(False)
     try:
         for weight in weights:
             weight.requires_grad_(True)
-        yield
+        with evaluating(model):
+            yield
     finally:
-        for module, mode in training.items():
-            module.training = mode
         for parameter, flag in flags.items():
             parameter.requires_grad_(flag)
 

@@ -97,7 +97,7 @@ def describe_error(error: Mapping[str, Any]) -> tuple[str, str | None]:
     """The sentence of an error of pydantic, and the field that it is about."""
     field = next((str(place)[:LONGEST] for place in error["loc"] if place != "body"), None)
     if field is None or error["type"] == "json_invalid":
-        reason = error.get("ctx", {}).get("error", error["msg"])
+        reason = error.get("ctx", {}).get("error", quote(error["input"]))
         return expected("the body", BODY, reason), None
     names = CompletionFields.model_fields
     if field not in names:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from accelerate.utils import broadcast_object_list
-from torch import Tensor, nn
+from torch import Tensor
 
 from linattn_core.errors import expected
+from linattn_models.modes import evaluating
 from linattn_models.training.metrics import MetricsLog, finite_or_none
 from linattn_models.training.processes import share_refusals
 from linattn_models.training.progress import Progress
@@ -113,11 +113,11 @@ class Loop:
             return
         with (
             self.updater.whole_model() as model,
-            preserve_modes(model),
+            evaluating(model),
             preserve_random_state(self.updater.accelerator.device),
             torch.no_grad(),
         ):
-            values = {n: float(x) for n, x in self.evaluate(model.eval()).items()}
+            values = {n: float(x) for n, x in self.evaluate(model).items()}
         with share_refusals():
             if self.log is not None:
                 self.log.log(self.progress.step, "eval", values, self.progress.train_seconds)
@@ -152,17 +152,6 @@ class Loop:
         # A signal reaches the processes at different steps; they must leave together.
         asked = torch.tensor(float(stop.requested), device=accelerator.device)
         return bool(accelerator.reduce(asked, reduction="sum").item())
-
-
-@contextmanager
-def preserve_modes(model: nn.Module) -> Iterator[None]:
-    """Restores training or evaluation mode of each module of `model` after the body."""
-    modes = {module: module.training for module in model.modules()}
-    try:
-        yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
 
 
 def _is_due(every: int | None, step: int) -> bool:

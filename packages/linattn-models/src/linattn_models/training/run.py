@@ -12,10 +12,11 @@ from torch import nn
 
 from linattn_core.errors import expected
 from linattn_models.files import remove_leftovers
+from linattn_models.modes import preserve_modes
 from linattn_models.training.allocation import freed_memory_kept
 from linattn_models.training.config import TrainingConfig, fingerprint, require_same_run, run_config
 from linattn_models.training.data import Order, TrainingData
-from linattn_models.training.loop import Evaluate, Loop, preserve_modes
+from linattn_models.training.loop import Evaluate, Loop
 from linattn_models.training.metrics import MetricsLog
 from linattn_models.training.processes import (
     require_same_settings,
