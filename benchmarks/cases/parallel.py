@@ -25,6 +25,7 @@ from benchmarks import oracle
 from benchmarks.case import Case, Make, Method, Settings
 from benchmarks.cases.models import MODEL, Task
 from linattn_core.distributed import context_parallel_attention
+from linattn_lab.script import end_process_group
 from linattn_models import AutoregressiveTransformer, LinearAttention
 from linattn_models.parallel import ContextParallel, sum_gradients
 
@@ -132,15 +133,20 @@ def _run(rank: int, ranks: int, folder: str, work: Work, quick: bool) -> None:
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)
     try:
         mesh = init_device_mesh("cpu", (ranks,)) if ranks > 1 else None
-        call = work(mesh, quick, torch.float32)
-        result, seconds = call(), []
-        for _ in range(1 if quick else CALLS):
-            started = time.process_time()
-            call()
-            seconds.append(time.process_time() - started)
-        torch.save((min(seconds), result), Path(folder) / f"{rank}.pt")
+        torch.save(_time_calls(work, mesh, quick), Path(folder) / f"{rank}.pt")
     finally:
-        dist.destroy_process_group()
+        end_process_group()
+
+
+def _time_calls(work: Work, mesh: DeviceMesh | None, quick: bool) -> tuple[float, Tensor]:
+    """The least processor seconds of a call, and what the first returns; the model ends with it."""
+    call = work(mesh, quick, torch.float32)
+    result, seconds = call(), []
+    for _ in range(1 if quick else CALLS):
+        started = time.process_time()
+        call()
+        seconds.append(time.process_time() - started)
+    return min(seconds), result
 
 
 def share_work(work: Work, ranks: int, merges: bool, settings: Settings) -> Method:

@@ -14,6 +14,7 @@ from torch import Tensor, distributed, multiprocessing, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from linattn_lab.script import end_process_group
 from linattn_models import AutoregressiveTransformer, EncoderDecoder, load, save
 from tests.models.test_encoder_decoder import model_of
 from tests.models.tiny import ints, random_tokens, tiny_model, tiny_transformer
@@ -46,9 +47,15 @@ class Loss(nn.Module):
 
 
 def as_one_of_two(rank: int, folder: Path) -> None:
-    """One process of two, which train a model, each on a half of the data, save and load it."""
+    """One process of two."""
     store = distributed.FileStore(str(folder / "store"), 2)
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    check_half(rank, folder)
+    end_process_group()
+
+
+def check_half(rank: int, folder: Path) -> None:
+    """Both processes train a model, each on a half of the data, save and load it."""
     torch.manual_seed(0)
     whole = tiny_model().float()
     tokens = random_tokens(whole, 4, 5)
@@ -70,7 +77,6 @@ def as_one_of_two(rank: int, folder: Path) -> None:
         ours, theirs = load(folder / f"sharded {weights}"), load(folder / f"whole {weights} {rank}")
         assert type(ours) is type(whole)
         assert torch.equal(ours(tokens), theirs(tokens))
-    distributed.destroy_process_group()
 
 
 def test_two_ranks_train_as_one_and_save_one_whole_model(tmp_path: Path) -> None:

@@ -144,6 +144,7 @@ def test_a_stop_string_is_seen_in_a_long_text(
     end = TextEnd(Stop(strings=tuple(strings), tokenizer=tokenizer))
     count = next((i for i, token in enumerate(tokens, 1) if end.add(token)), len(tokens))
     assert count == expected_end(tokenizer, tokens, strings)
+    assert len(end._before) <= 12  # what is kept does not grow
 
 
 class Bytes:

@@ -16,8 +16,10 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from linattn_lab.script import end_process_group
+
 # Imported once, by the process that all ranks are forked from: an import of torch takes seconds.
-SHARED = ["linattn_core.distributed", "linattn_models.parallel", "linattn_models.training"]
+SHARED = ["linattn_lab.script", "linattn_models.parallel", "linattn_models.training"]
 
 
 def start_ranks(ranks: int, work: Callable[..., None], *arguments: Any) -> mp.ProcessContext:
@@ -61,4 +63,4 @@ def _run(rank: int, ranks: int, folder: str, work: Callable[..., None], argument
         traceback.print_exc()
         raise
     finally:
-        dist.destroy_process_group()
+        end_process_group()

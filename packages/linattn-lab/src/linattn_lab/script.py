@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import gc
 import os
 import signal
 import sys
@@ -142,8 +143,19 @@ def run_script(main: Callable[[], object]) -> NoReturn:
     except KeyboardInterrupt as error:
         _leave(error, EXIT_INTERRUPTED, "" if str(error) else "interrupted")
     if torch.distributed.is_available() and torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
+        end_process_group()
     sys.exit(0)
+
+
+def end_process_group() -> None:
+    """Destroys the process group, after the models that use it.
+
+    A DistributedDataParallel is part of a reference cycle. If it is freed after the group, it waits
+    for the threads of gloo while it holds Python's lock, and a thread that needs the lock to free
+    its last work waits for it: a deadlock.
+    """
+    gc.collect()
+    torch.distributed.destroy_process_group()
 
 
 def _call_and_flush(main: Callable[[], object]) -> None:

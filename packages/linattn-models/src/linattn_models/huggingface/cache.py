@@ -98,7 +98,7 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]
 def either_cache(cache: Cache | None, old: Cache | None) -> Cache | None:
     """The cache of a call, given by its name or by its old name."""
     if cache is not None and old is not None:
-        raise ValueError(expected("cache", "one cache", f"another as {OLD_NAME}"))
+        raise ValueError(expected("cache", "one cache", f"another as {OLD_NAME}", "pass one"))
     return old if cache is None else cache
 
 
