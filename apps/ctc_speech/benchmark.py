@@ -34,7 +34,7 @@ import torch
 from tqdm import tqdm
 
 from linattn_core.errors import expected
-from linattn_lab.machine import Device, describe_machine
+from linattn_lab.machine import default_device, describe_machine
 from linattn_lab.plots import Panel, Points, plot_panels
 from linattn_lab.runs import make_folders
 from linattn_lab.script import parse_flags, require_at_least, require_one_process, run_script
@@ -110,7 +110,7 @@ def main(flags: Flags) -> None:
     costs = measure(flags, [*batches, *equal])
     epoch = [cost for lengths in batches for cost in costs if cost.lengths == lengths]
     curve = [cost for cost in costs if cost.lengths in equal]
-    device: Device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = default_device()
     record = {
         "app": APP,
         "date": datetime.date.today().isoformat(),

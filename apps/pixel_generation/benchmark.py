@@ -28,6 +28,7 @@ import torch
 from tqdm import tqdm
 
 from linattn_core.errors import expected
+from linattn_lab.machine import default_device
 from linattn_lab.runs import make_folders
 from linattn_lab.script import parse_flags, require_at_least, run_script
 from linattn_models import AutoregressiveTransformer
@@ -35,7 +36,7 @@ from linattn_models.files import replace_file
 from linattn_models.training import RunFolder, write_json
 from pixels.datasets import blank
 from pixels.methods import MethodName, measure_outcome, read_environment, select_methods
-from pixels.models import APP, build_model, default_device, load_run, with_attention
+from pixels.models import APP, build_model, load_run, with_attention
 from pixels.presets import Attention, paper
 from pixels.tables import benchmark_report
 
@@ -74,7 +75,7 @@ def main(flags: Flags) -> None:
     require_numbers(flags)
     if flags.threads is not None:
         torch.set_num_threads(flags.threads)
-    methods = select_methods(flags.methods, default_device())
+    methods = select_methods(flags.methods, torch.device(default_device()))
     attentions = list(dict.fromkeys(method.attention for method in methods))
     if flags.runs:
         models, bits, shape = load_models(flags.runs, attentions)
@@ -86,7 +87,7 @@ def main(flags: Flags) -> None:
         measure_outcome,
         positions=None if flags.whole else flags.positions,
         batch=flags.batch,
-        largest=flags.largest_batch or (10_000 if default_device().type == "cuda" else 1_024),
+        largest=flags.largest_batch or (10_000 if default_device() == "cuda" else 1_024),
         most_seconds=flags.position_seconds,
     )
     progress = tqdm(methods, desc="timing", unit="method")

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from linattn_core.errors import expected
+from linattn_lab.machine import default_device
 from linattn_lab.runs import app_config
 from linattn_models.ctc import (
     CTCBiLSTM,
@@ -98,7 +97,7 @@ def load_run(folder: Path, average: int = 1) -> TrainedRun:
     model, step = run.load_model(_build_from)
     if average > 1:
         model.load_state_dict(average_weights(_newest_checkpoints(run, average)))
-    model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    model.to(default_device()).eval()
     return TrainedRun(model, config, step)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pydantic
 import torch
 
+from linattn_lab.machine import default_device
 from linattn_lab.store import read_model
 from linattn_models.ctc import NGram
 from linattn_models.training import RunFolder, environment, write_json
@@ -118,14 +119,13 @@ class Selection:
         errors = dict(zip(labels, self._errors(trained, "dev", labels), strict=True))
         rates = {label: of.rate for label, of in errors.items()}
         selected = min(rates, key=lambda label: rates[label])
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         return Recognition(
             **about,
             dev_rates=rates,
             selected=selected,
             dev=_pair(errors[GREEDY.label], errors[selected]),
             date=date.today().isoformat(),
-            environment=environment(device),
+            environment=environment(torch.device(default_device())),
         )
 
     @functools.cached_property

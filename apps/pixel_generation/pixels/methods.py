@@ -26,12 +26,12 @@ import torch
 
 from linattn_core import LinearAttentionState, explain
 from linattn_lab.batches import best_batch
+from linattn_lab.machine import default_device
 from linattn_lab.throughput import Throughput, generation_throughput
 from linattn_models import AutoregressiveTransformer
 from linattn_models.attention import LinearMixer
 from linattn_models.memory import lacks_memory
 from linattn_models.training import environment
-from pixels.models import default_device
 from pixels.presets import Attention
 
 MethodName = Literal["linear", "linear-eager", "stateful-softmax", "softmax", "lsh-1", "lsh-4"]
@@ -192,7 +192,7 @@ def measure_outcome(
 
 def read_environment() -> dict[str, Any]:
     """Versions, device and threads, and the backend that makes the steps of linear attention."""
-    device = default_device()
+    device = torch.device(default_device())
     return {**environment(device), "steps_by": stepping_backends(device)[0]}
 
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-import torch
-
 from linattn_core.errors import expected, quote
+from linattn_lab.machine import default_device
 from linattn_lab.runs import app_config
 from linattn_models import AutoregressiveTransformer
 from linattn_models.training import RunFolder
@@ -60,8 +59,3 @@ def with_attention(
     values = model.to_dict()
     values["transformer"] = model.config.with_attention(attention).to_dict()
     return AutoregressiveTransformer.from_dict(values).to(model.device)
-
-
-def default_device() -> torch.device:
-    """A GPU where there is one."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -94,8 +94,9 @@ def test_no_frames_have_no_phones() -> None:
         (np.array([[0, 0], [-np.inf, -np.inf]]), [1], "frame 1"),
         (np.zeros((2, 3)), [3], "phones"),
         (np.zeros((2, 3)), [0], "phones"),
+        (np.zeros((2, 3)), [1.0], "phones"),
     ],
 )
 def test_what_cannot_be_aligned_is_refused(frames: Floats, labels: list[int], named: str) -> None:
-    with pytest.raises(ValueError, match=named):
+    with pytest.raises((ValueError, TypeError), match=named):
         ctc_align(frames, labels)

@@ -30,9 +30,10 @@ from linattn_models import (
 from linattn_models.decoding import compile as compiling
 from linattn_models.decoding import torch_step
 from linattn_models.decoding.compiled_decoder import FusedPredictor
-from linattn_models.decoding.graph import CudaGraphRecorder, EagerRecorder, GraphDecoder
+from linattn_models.decoding.graph import GraphDecoder
 from linattn_models.decoding.predictors import StatefulPredictor
 from linattn_models.decoding.prompts import Prompt
+from linattn_models.decoding.recorders import EagerRecorder
 from linattn_models.decoding.sampling import Sampling
 from linattn_models.heads.filters import Filters
 from linattn_models.state import zero_states
@@ -262,17 +263,6 @@ def test_the_decoder_of_a_model_on_a_gpu_is_a_graph(monkeypatch: pytest.MonkeyPa
     assert isinstance(decoder.native, GraphDecoder) and "unrecorded" in repr(decoder)
     with pytest.raises(TypeError, match=r"call load_decoder\(folder\)"):
         copy.deepcopy(decoder)
-
-
-def test_a_model_that_is_not_on_a_gpu_is_refused() -> None:
-    with pytest.raises(CannotCompile, match="a CUDA GPU, got cpu; move the model"):
-        CudaGraphRecorder(torch.device("cpu"))
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="refused only where there is no GPU")
-def test_a_missing_gpu_is_named() -> None:
-    with pytest.raises(CannotCompile, match="finds no CUDA GPU"):
-        CudaGraphRecorder(torch.device("cuda"))
 
 
 def test_layers_on_several_devices_are_refused() -> None:

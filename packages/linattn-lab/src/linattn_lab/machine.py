@@ -73,6 +73,11 @@ class Limits(BaseModel, frozen=True):
         return self.gemm_float32 if device == "cpu" else self.gemm_bfloat16
 
 
+def default_device() -> Device:
+    """A GPU where there is one."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def describe_machine(device: Device = "cpu", threads: int | None = None) -> Machine:
     """Returns the hardware, the versions of the packages and the live backends.
 

@@ -1,4 +1,4 @@
-"""Prompts of different lengths as one sequence without padding, and back."""
+"""Rows of different lengths: where their padding is, and as one sequence without it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+
+def past_lengths(lengths: Tensor, length: int) -> Tensor:
+    """(B, length) bool, True at padding: at or past each row's length."""
+    return torch.arange(length, device=lengths.device) >= lengths.unsqueeze(1)
 
 
 @dataclass(frozen=True)
@@ -36,8 +41,7 @@ class Packing:
         Cost: on a GPU, waits for it once, because T is read.
         """
         lengths = lengths.long()
-        real = torch.arange(length, device=lengths.device) < lengths.unsqueeze(1)  # (B, N)
-        places = real.flatten().nonzero().squeeze(1)
+        places = (~past_lengths(lengths, length)).flatten().nonzero().squeeze(1)
         return cls(lengths.shape[0], length, lengths, F.pad(lengths.cumsum(0), (1, 0)), places)
 
     def pack(self, x: Tensor) -> Tensor:

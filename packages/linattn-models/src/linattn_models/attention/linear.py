@@ -30,7 +30,7 @@ from linattn_models.attention.blocks import (
 from linattn_models.attention.config import Linear
 from linattn_models.attention.decay import Decay
 from linattn_models.attention.projections import Projections
-from linattn_models.packing import Packing
+from linattn_models.packing import Packing, past_lengths
 from linattn_models.state import Cursor, LayerState
 
 if TYPE_CHECKING:
@@ -275,8 +275,7 @@ class LinearMixer(LinearHeads, Mixer):
         counts, seen = own, None
         if mask is not None:
             seen = split_blocks(mask[:, None, :, None], block)[:, 0, :, 0]
-            real = torch.arange(block, device=own.device) < own.flatten()[:, None]
-            counts = (seen & real).sum(1).view_as(own)
+            counts = (seen & ~past_lengths(own.flatten(), block)).sum(1).view_as(own)
         query, key, value = (split_blocks(x, block) for x in (query, key, value))
         settings = self.settings() | {"log_decay": None}
         padded = lengths is not None or own.shape[1] * block != length

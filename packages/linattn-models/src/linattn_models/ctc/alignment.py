@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from linattn_core.errors import expected, quote
-from linattn_models.validation import lengths_within
+from linattn_models.packing import past_lengths
+from linattn_models.validation import as_ints, lengths_within
 
 BLANK = 0
 Floats = NDArray[np.float64]
@@ -47,10 +47,12 @@ def ctc_align(log_probabilities: Tensor | Floats, phones: Sequence[int]) -> list
 
     Raises:
         ValueError: another shape, NaN, phones out of range, or no path of T frames gives them.
+        TypeError: phones that are not integers.
 
     Cost: O(T S) time and T (2 S + 1) bytes for S phones.
     """
     frames = as_frames(log_probabilities)
+    phones = as_ints("phones", phones)
     aligned = find_alignment(frames, phones)
     if aligned is None:
         wanted = f"a path of {len(frames)} frames for {len(phones)} phones"
@@ -165,9 +167,7 @@ def ctc_greedy(log_probabilities: Tensor, lengths: Tensor | None = None) -> list
     is_phone[:, 1:] &= best[:, 1:] != best[:, :-1]
     if lengths is not None:
         lengths_within("lengths", lengths, *best.shape)
-        is_phone &= (
-            torch.arange(best.shape[1], device=best.device) < lengths.to(best.device)[:, None]
-        )
+        is_phone &= ~past_lengths(lengths.to(best.device), best.shape[1])
     return [row[mask].tolist() for row, mask in zip(best.cpu(), is_phone.cpu(), strict=True)]
 
 

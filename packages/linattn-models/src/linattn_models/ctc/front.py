@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from linattn_models.packing import past_lengths
+
 
 class Subsampling(nn.Module):
     """Two 3 x 3 convolutions of stride 2 over time and features, each followed by ReLU.
@@ -130,8 +132,3 @@ class Convolution(nn.Module):
         padded = F.pad(seen, (0, self.context))
         convolution = self.depthwise
         return F.conv1d(padded, convolution.weight, convolution.bias, groups=convolution.groups)
-
-
-def past_lengths(lengths: Tensor, length: int) -> Tensor:
-    """(B, length) bool, True at padding: at or past each row's length."""
-    return torch.arange(length, device=lengths.device) >= lengths.unsqueeze(1)

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from linattn_core.errors import expected
 from linattn_models.ctc.alignment import BLANK, ctc_greedy
 from linattn_models.ctc.config import FrontConfig
-from linattn_models.ctc.front import Subsampling, past_lengths
+from linattn_models.ctc.front import Subsampling
 from linattn_models.ctc.loss import ctc_loss
+from linattn_models.packing import past_lengths
 from linattn_models.precision import dtype_of
 from linattn_models.validation import at_least, exact_keys, lengths_within, no_dropout
 

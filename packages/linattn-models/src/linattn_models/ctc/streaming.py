@@ -15,10 +15,11 @@ from linattn_core.state import accumulation_dtype
 from linattn_models.attention import LinearMixer, SoftmaxMixer
 from linattn_models.block import Block
 from linattn_models.ctc.bilstm import CTCBiLSTM
-from linattn_models.ctc.front import Convolution, past_lengths
+from linattn_models.ctc.front import Convolution
 from linattn_models.ctc.recognizer import blank_past, check_frames, log_softmax_of
 from linattn_models.ctc.transformer import CTCTransformer
 from linattn_models.fingerprint import check_weights, compute_fingerprint
+from linattn_models.packing import past_lengths
 from linattn_models.precision import device_of, dtype_of
 from linattn_models.state.files import read_tensors, write_tensors
 from linattn_models.validation import at_least, lengths_within, no_dropout

@@ -16,7 +16,9 @@ prompts               prefixes, also of different lengths, and the sequences mad
 sampling              settings of draws, randomness, and the check for NaN
 row_sampling          draws with settings and random numbers of each row
 philox                random numbers of a row and a position
+texts                 the text of tokens as they come
 torch_step            the step that is recorded
+recorders             what records it, and runs it again
 """
 
 from linattn_models.decoding.batch import ContinuousBatch, Output, Request, SamplingParams

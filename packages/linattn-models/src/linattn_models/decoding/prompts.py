@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from linattn_core.errors import expected, quote
 from linattn_models.heads import Head
 from linattn_models.heads.base import check_tokens, token_shape
+from linattn_models.packing import past_lengths
 from linattn_models.state import DecodingState
 from linattn_models.tokenizer import encode_text, require_tokenizer
 from linattn_models.validation import as_int, at_least, boolean, lengths_within
@@ -326,7 +327,7 @@ def _pad(prefix: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]
     low, high = lengths_within("prefix_lengths", lengths, *prefix.shape[:2])
     lengths = lengths.to(prefix.device, torch.int64)
     prefix = prefix[:, :high]
-    beyond = torch.arange(high, device=prefix.device) >= lengths.unsqueeze(1)  # (B, P)
+    beyond = past_lengths(lengths, high)
     prefix = prefix.masked_fill(beyond.view(*beyond.shape, *[1] * (prefix.ndim - 2)), 0)
     return prefix, None if low == high else lengths
 

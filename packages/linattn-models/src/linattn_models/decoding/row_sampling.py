@@ -11,6 +11,7 @@ from linattn_core.decoder_spec import RowDraw
 from linattn_models.decoding.philox import RowStreams
 from linattn_models.heads.base import LEAST_TEMPERATURE, Drawn, Head, at_least_single
 from linattn_models.heads.filters import Filters
+from linattn_models.packing import past_lengths
 
 # In float64, differences of logits divided by it are 0 or infinite, so it takes the likeliest.
 _GREEDY = 1e-300
@@ -83,7 +84,7 @@ class Repetitions:
     """
 
     def __init__(self, penalty: Tensor, tokens: Tensor, lengths: Tensor, levels: int) -> None:
-        beyond = torch.arange(tokens.shape[1], device=tokens.device) >= lengths.unsqueeze(1)
+        beyond = past_lengths(lengths, tokens.shape[1])
         seen = torch.zeros(len(tokens), levels + 1, dtype=torch.bool, device=tokens.device)
         self._seen = seen.scatter_(1, tokens.masked_fill(beyond, levels), True)[:, :levels]
         self._penalty = penalty.unsqueeze(1)

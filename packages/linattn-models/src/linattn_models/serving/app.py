@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI, Response
@@ -27,6 +28,7 @@ from linattn_models.validation import at_least, in_range
 # Names of fields of the batch's requests, and those of a body that they come from.
 _FIELDS = {"length": "max_tokens", "text": "prompt"}
 _KEPT_STATES = 256
+_STOPS = "The server stops."
 
 
 def create_app(
@@ -65,8 +67,9 @@ def create_app(
     if not isinstance(batch, ContinuousBatch):
         raise TypeError(expected("batch", "a ContinuousBatch", f"a {type(batch).__name__}"))
     in_range("stall", stall, 0.0, math.inf)
-    engine = Engine(batch, at_least("queue", queue, 1))
-    metrics, states = Metrics(engine), StateStore(_KEPT_STATES)
+    queue, most_bytes = at_least("queue", queue, 1), at_least("most_bytes", most_bytes, 1)
+    engine = Engine(batch, queue)
+    service = _Service(name, batch, engine, Metrics(engine), StateStore(_KEPT_STATES))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -75,79 +78,105 @@ def create_app(
 
     app = FastAPI(title=name, lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.engine = engine
-    created = int(time.time())
+    _add_refusals(app, service, most_bytes)
+    _add_completions(app, service, queue, stall)
+    _add_reports(app, service)
+    return app
 
-    def refuse(status: int, message: str, field: str | None = None, **headers: str) -> Response:
-        metrics.refuse(status)
+
+@dataclass(frozen=True)
+class _Service:
+    """What the routes share."""
+
+    name: str
+    batch: ContinuousBatch
+    engine: Engine
+    metrics: Metrics
+    states: StateStore
+
+    def refuse(
+        self, status: int, message: str, field: str | None = None, **headers: str
+    ) -> Response:
+        """An answer with an error, which is counted."""
+        self.metrics.refuse(status)
         return refusal(status, message, field, **headers)
 
-    def refuse_body(message: str) -> Response:
-        return refuse(413, message, connection="close")
+    def completion(self, request: Request) -> Completion:
+        """The content of the answer to a request."""
+        tokenizer, length = self.batch.decoder.tokenizer, len(request.prompt)
+        return Completion(self.name, tokenizer, self.states, length, request.sampling.n)
 
-    most_bytes = at_least("most_bytes", most_bytes, 1)
+
+def _add_refusals(app: FastAPI, service: _Service, most_bytes: int) -> None:
+    """Answers to what is no request of a route."""
+
+    def refuse_body(message: str) -> Response:
+        return service.refuse(413, message, connection="close")
+
     app.add_middleware(BodyLimit, most=most_bytes, refuse=refuse_body)
 
     @app.exception_handler(RequestValidationError)
     async def refuse_fields(request: HttpRequest, error: RequestValidationError) -> Response:
-        return refuse(400, *describe_error(error.errors()[0]))
+        return service.refuse(400, *describe_error(error.errors()[0]))
 
     @app.exception_handler(HTTPException)
     async def refuse_request(request: HttpRequest, error: HTTPException) -> Response:
         if error.status_code == 400:
-            return refuse(400, expected("the body", BODY, error.detail))
+            return service.refuse(400, expected("the body", BODY, error.detail))
         name, wanted = f"{request.method} {request.url.path}", "a route of the server"
         message = expected(name, wanted, error.detail, "POST /v1/completions is one")
-        return refuse(error.status_code, message, **(error.headers or {}))
+        return service.refuse(error.status_code, message, **(error.headers or {}))
+
+
+def _add_completions(app: FastAPI, service: _Service, queue: int, stall: float) -> None:
+    """Completions, and the states that they end in."""
+    name = service.name
 
     @app.post("/v1/completions", response_model=None)
     async def complete(fields: CompletionFields) -> Response:
         if fields.model not in (None, name):
-            return refuse(404, expected("model", repr(name), repr(fields.model)), "model")
-        watch = metrics.begin()
+            return service.refuse(404, expected("model", repr(name), repr(fields.model)), "model")
+        watch = service.metrics.begin()
         try:
-            request = read_fields(fields, batch, states)
-            stream = await engine.submit(request)
+            request = read_fields(fields, service.batch, service.states)
+            stream = await service.engine.submit(request)
         except (ValueError, TypeError) as error:
-            return refuse(400, *_message_and_field(error))
+            return service.refuse(400, *_message_and_field(error))
         except Overloaded:
             message = expected("the queue", f"fewer than {queue} requests", f"{queue}", "retry")
-            return refuse(503, message, Retry_After="1")
+            return service.refuse(503, message, Retry_After="1")
         except Stopped:
-            return refuse(503, "The server stops.", Retry_After="10")
-        completion = _completion(name, batch, states, request)
+            return service.refuse(503, _STOPS, Retry_After="10")
+        completion = service.completion(request)
         return CompletionResponse(stream, completion, watch, fields.stream, stall)
 
     @app.get("/v1/states/{state}", response_model=None)
     async def read_state(state: str) -> Response:
         try:
-            content = write_bytes(states.get(state))
+            content = write_bytes(service.states.get(state))
         except ValueError as error:
-            return refuse(404, *_message_and_field(error))
+            return service.refuse(404, *_message_and_field(error))
         return Response(content, media_type="application/octet-stream")
+
+
+def _add_reports(app: FastAPI, service: _Service) -> None:
+    """What the server tells about itself."""
+    created = int(time.time())
 
     @app.get("/v1/models")
     async def list_models() -> dict[str, Any]:
-        model = {"id": name, "object": "model", "created": created, "owned_by": "linattn"}
+        model = {"id": service.name, "object": "model", "created": created, "owned_by": "linattn"}
         return {"object": "list", "data": [model]}
 
     @app.get("/health", response_model=None)
     async def tell_health() -> Response:
-        if not engine.is_alive:
-            return refusal(503, "The server stops.")
+        if not service.engine.is_alive:
+            return refusal(503, _STOPS)
         return Response('{"status":"ok"}', media_type="application/json")
 
     @app.get("/metrics", response_model=None)
     async def tell_metrics() -> Response:
-        return Response(metrics.text(), media_type="text/plain; version=0.0.4")
-
-    return app
-
-
-def _completion(
-    name: str, batch: ContinuousBatch, states: StateStore, request: Request
-) -> Completion:
-    tokenizer = batch.decoder.tokenizer
-    return Completion(name, tokenizer, states, len(request.prompt), request.sampling.n)
+        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
 
 def _message_and_field(error: Exception) -> tuple[str, str | None]:

@@ -18,6 +18,7 @@ from linattn_core.state import accumulation_dtype
 from linattn_models.attention.lsh.hashing import sort_positions
 from linattn_models.attention.lsh.passes import Saved, attend, differentiate
 from linattn_models.attention.lsh.windows import Layout, Round, pad_rows
+from linattn_models.packing import past_lengths
 
 _library = torch.library.Library("linattn_models", "DEF")
 
@@ -160,9 +161,7 @@ def _layout(query: Tensor, lengths: Tensor | None, chunk: int, causal: bool) -> 
 def _orders(layout: Layout, query: Tensor, rotations: Tensor, lengths: Tensor | None) -> Tensor:
     """(rounds, G, P) int64: the positions of every head, sorted as in each round."""
     length = query.shape[2]
-    padding = None
-    if lengths is not None:
-        padding = torch.arange(length, device=query.device) >= lengths.unsqueeze(1)  # (B, N)
+    padding = None if lengths is None else past_lengths(lengths, length)
     orders = torch.stack([sort_positions(query, rotation, padding) for rotation in rotations])
     past_end = torch.arange(length, layout.positions, device=query.device)
     return torch.cat([orders, past_end.expand(*orders.shape[:2], -1)], 2)
