@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import torch
 from pydantic import BaseModel, ConfigDict
 
-from linattn_lab.machine import Device
+from linattn_lab.machine import Device, default_device
 
 ROOT = Path(__file__).parent.parent
 Preset = Literal["smoke", "laptop", "paper"]
@@ -46,7 +46,7 @@ class Experiment(BaseModel):
 
     def device(self, preset: Preset) -> Device:
         """Where it is measured on this machine."""
-        return "cuda" if torch.cuda.is_available() and preset not in self.on_cpu else "cpu"
+        return "cpu" if preset in self.on_cpu else default_device()
 
     def lacks(self, preset: Preset) -> str:
         """Why it cannot run here, and what to do; empty where it can."""

@@ -10,7 +10,16 @@ from urllib.parse import quote
 
 from linattn_lab.machine import Device
 from linattn_lab.tables import figure, literal, markdown_table
-from replication.claims import ABOVE_ZERO, CLAIMS, VERDICTS, Claim, Figures, Rule, divide
+from replication.claims import (
+    ABOVE_ZERO,
+    CLAIMS,
+    FEW_UPDATES,
+    VERDICTS,
+    Claim,
+    Figures,
+    Rule,
+    divide,
+)
 from replication.experiments import EXPERIMENTS
 from replication.readers import BEST
 from replication.records import Evidence, find_evidence, judge_claim
@@ -29,7 +38,6 @@ SECTIONS = {
         "figure3", "figure4", "figure6", "figure7", "figure8", "figure9"
     ),
 }  # fmt: skip
-FEW_UPDATES = 500  # fewer say nothing of a model; MNIST's 120 show 960 images
 METHODS = {
     "linear-compiled": "linear, compiled",
     "linear": "linear, linattn's operator",
@@ -119,9 +127,7 @@ def describe_figures(claim: Claim, found: Evidence) -> str:
     """Our figure with its unit, both of a ratio; after how many updates, and on what."""
     figures, rule = found.figures, claim.rules[0]
     amounts = " over ".join(figure(figures[x]) for x in rule.figures if x in figures)
-    method, _, what = rule.figure.partition("/")
-    drawn = "-drawn" if what.endswith("-over-independent") else ""
-    updates = figures.get(f"{method}/updates{drawn}")
+    updates = claim.count_updates(figures)
     words = f"{amounts} {claim.unit}"
     if updates is not None:
         words += f" after {updates:,.0f} updates" + ", too few to tell" * (updates < FEW_UPDATES)

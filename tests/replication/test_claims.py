@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from replication.claims import (
     CLAIMS,
     CONFIRMED,
+    FEW_UPDATES,
     IN_DIRECTION,
     MARGINS,
     NOT_CONFIRMED,
@@ -141,6 +142,20 @@ def test_another_scale_confirms_a_direction_at_best(
 
     assert BY_NAME[name].judge(figures, *other_scale) == IN_DIRECTION
     assert BY_NAME[name].judge(figures, *same_scale) == CONFIRMED
+
+
+@pytest.mark.parametrize(
+    ("name", "counted"),
+    [("table1/lsh-1/bits-per-dim", "updates"), ("figure4/linear/samples", "updates-drawn")],
+)
+def test_a_few_updates_confirm_nothing(name: str, counted: str) -> None:
+    claim = BY_NAME[name]
+    rule, method = claim.rules[0], claim.rules[0].figure.split("/")[0]
+    figures = {each: 0.5 * rule.high if each == rule.figure else 0.5 for each in rule.figures}
+    many, few = ({f"{method}/{counted}": count} for count in (FEW_UPDATES, FEW_UPDATES - 1))
+
+    assert claim.judge(figures | many, "laptop", "cpu") == IN_DIRECTION
+    assert claim.judge(figures | few, "laptop", "cpu") == NOT_CONFIRMED
 
 
 def test_a_place_selects_its_claims() -> None:
