@@ -243,3 +243,16 @@ def test_only_small_things_are_saved_for_the_backward_pass(backend: str) -> None
         )
     extra = [x for x in saved if all(x.data_ptr() != y.data_ptr() for y in tensors.values())]
     assert sum(x.numel() for x in extra) <= 500 * 16 + 500
+
+
+@pytest.mark.parametrize("name", ["reference", "auto"])
+def test_second_derivatives_of_no_keys(name: str) -> None:
+    """Their state is constant."""
+    q, v = torch.randn(1, 1, 0, 4), torch.randn(1, 1, 0, 5, requires_grad=True)
+    g = torch.zeros(1, 1, 0, requires_grad=True)
+    out, (s, z) = linear_attention(
+        q, q, v, is_causal=True, log_decay=g, return_state=True, backend=name
+    )
+    first = torch.autograd.grad(out.sum() + s.sum() + z.sum(), [v, g], create_graph=True)
+    sum(x.sum() for x in first).backward()
+    assert v.grad.numel() == g.grad.numel() == 0

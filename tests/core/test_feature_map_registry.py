@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from linattn_core import (
     reference,
     register_feature_map,
 )
-from linattn_core.feature_maps import registry
+from linattn_core.feature_maps import Elementwise, registry
 from linattn_core.feature_maps.registry import shared_feature_map
 
 # Computed outside the kernels, and by name.
@@ -46,6 +47,10 @@ def test_own_maps_can_be_registered(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     with pytest.raises(ValueError, match="square"):
         register_feature_map("square", lambda head_dim: Square())
+    with pytest.raises(TypeError, match="name"):
+        register_feature_map(3, lambda head_dim: Square())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="factory"):
+        register_feature_map("four", 4)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -55,9 +60,13 @@ def test_own_maps_can_be_registered(monkeypatch: pytest.MonkeyPatch) -> None:
         (3, {}, TypeError),
         ("elu", {"num_features": 3}, TypeError),
         ("favor", {"num_features": 0}, ValueError),
+        ("favor", {"num_features": 4.0}, ValueError),
+        ("favor", {"generator": 3}, TypeError),
         ("rff", {"num_features": 3}, ValueError),
         ("rff", {"lengthscale": -1.0}, ValueError),
+        ("rff", {"lengthscale": "a"}, ValueError),
         ("hedgehog", {"num_features": 5}, ValueError),
+        ("hedgehog", {"num_heads": 0}, ValueError),
     ],
 )
 def test_names_and_options_that_cannot_be_are_refused(
@@ -78,6 +87,44 @@ def test_a_map_must_give_what_it_promises() -> None:
     q = torch.rand(1, 2, 3, 4)
     with pytest.raises(ValueError, match="Twice"):
         linear_attention(q, q, q, feature_map=Twice())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x.repeat(1, 1, 100, 1),
+        lambda x: x[:, :, ::2],
+        lambda x: x[:, :1],
+        lambda x: x[:1],
+        lambda x: x.tolist(),
+    ],
+)
+def test_kernels_read_no_features_of_other_shapes(change: Callable[[Tensor], Any]) -> None:
+    class Keys(FeatureMap):
+        def queries(self, x: Tensor) -> Tensor:
+            return x.abs()
+
+        def keys(self, x: Tensor) -> Tensor:
+            return change(x.abs())
+
+        def feature_dim(self, head_dim: int) -> int:
+            return head_dim
+
+    q = torch.rand(2, 2, 6, 4)
+    with pytest.raises((ValueError, TypeError), match=r"Keys\.keys"):
+        linear_attention(q, q, q, feature_map=Keys())
+
+
+def test_a_map_cannot_name_one_that_kernels_lack() -> None:
+    with pytest.raises(ValueError, match="gelu"):
+        Elementwise("gelu")
+
+    class Softplus(FeatureMap):
+        pointwise = "softplus"
+
+    q = torch.rand(1, 2, 3, 4)
+    with pytest.raises(ValueError, match="softplus"):
+        linear_attention(q, q, q, feature_map=Softplus())
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 
 import torch
@@ -73,6 +74,7 @@ def _is_plain(call: AttentionCall, backend: str, enable_gqa: bool) -> bool:
         and query.dtype == key.dtype == value.dtype
         and query.dtype in FLOATS
         and query.device == key.device == value.device
+        and query.layout is key.layout is value.layout is torch.strided
         and call.key_lengths is None
         and call.cu_seqlens is None
         and call.initial_state is None
@@ -168,10 +170,11 @@ def _is_plain_step(call: StepCall, backend: str, enable_gqa: bool, inplace: bool
         and query.dtype == key.dtype == value.dtype
         and value.dtype in FLOATS
         and s.dtype == z.dtype == accumulation_dtype(value.dtype)
-        and len(query.shape) == 3
+        and len(query.shape) == len(z.shape) == 3
         and value.shape[:2] == query.shape[:2] == z.shape[:2]
         and s.shape == (*z.shape, *value.shape[2:])
         and query.device == key.device == value.device == s.device == z.device
+        and query.layout is key.layout is value.layout is torch.strided
         and call.state_indices is None
         and call.log_decay is None
         and call.normalize is True
@@ -224,9 +227,9 @@ def check_feature_dim(state: LinearAttentionState | None, name: str, feature_dim
 
 def check_options(eps: float, backend: str, **flags: bool) -> None:
     """Checks what is not a tensor: eps must be finite and at least 0, the flags bool."""
-    if not isinstance(eps, (int, float)):
+    if not isinstance(eps, (int, float)) or isinstance(eps, bool):
         raise TypeError(expected("eps", "a number", _kind(eps)))
-    if not 0 <= eps < math.inf:
+    if not 0 <= eps <= sys.float_info.max:
         raise ValueError(expected("eps", "0 or more, finite", eps))
     check_backend_name(backend)
     _check_flags(**flags)
@@ -243,6 +246,10 @@ def _check_tensors(tensors: Sequence[Tensor], layout: str, dims: int) -> None:
     for name, x in zip(_NAMES, tensors, strict=True):
         if not isinstance(x, Tensor):
             raise TypeError(expected(name, "a torch.Tensor", _kind(x)))
+        if x.layout is not torch.strided or x.is_nested:
+            got = "a nested tensor" if x.is_nested else f"the layout {x.layout}"
+            advice = "pass to_dense() of it, or sequences packed by cu_seqlens"
+            raise TypeError(expected(name, "a dense tensor", got, advice))
         if x.dim() != dims:
             raise ValueError(expected(name, f"{dims} dimensions {layout}", f"shape {_shape(x)}"))
         if x.dtype not in FLOATS:

@@ -224,15 +224,6 @@ def linear_attention_step(
     call = prepare_step(call, feature_map, backend, inplace, enable_gqa)
     if not inplace:
         return operators.step(call, backend)
-    if call.requires_grad:
-        raise ValueError(
-            expected(
-                "inplace=True",
-                "a call without gradients",
-                "tensors that require one",
-                "pass inplace=False or call it under torch.no_grad()",
-            )
-        )
     return operators.step_(call, backend), state
 
 
@@ -256,7 +247,8 @@ def explain(
         {name: answer}, in the order in which "auto" asks.
 
     Raises:
-        ValueError, TypeError: as the call itself, for errors that do not depend on the backend.
+        ValueError, TypeError: as the call itself, for errors that do not depend on the backend or
+            on numbers inside of tensors.
     """
     _check_options_known(linear_attention if state is None else linear_attention_step, options)
     tensors, name = (query, key, value), kernel_feature_map(feature_map)

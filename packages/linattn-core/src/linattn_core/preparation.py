@@ -9,7 +9,7 @@ from torch import Tensor
 
 from linattn_core import checks, pointwise
 from linattn_core.calls import AttentionCall, StepCall
-from linattn_core.errors import expected
+from linattn_core.errors import expected, quote
 from linattn_core.feature_maps.base import FeatureMap
 from linattn_core.feature_maps.registry import shared_feature_map
 from linattn_core.reference.definition import absent_keys
@@ -20,7 +20,11 @@ def kernel_feature_map(feature_map: Any) -> str:
     """The name of the map that the kernels apply: "identity" where it runs before the operator."""
     if isinstance(feature_map, str):
         return feature_map if feature_map in pointwise.POINTWISE else "identity"
-    return getattr(feature_map, "pointwise", None) or "identity"
+    name = getattr(feature_map, "pointwise", None)
+    if name is not None and name not in pointwise.POINTWISE:
+        what, wanted = f"{type(feature_map).__name__}.pointwise", ", ".join(pointwise.POINTWISE)
+        raise ValueError(expected(what, f"None or one of {wanted}", quote(name)))
+    return name or "identity"
 
 
 def prepare_attention(
@@ -52,9 +56,13 @@ def prepare_step(
         query, key = _map_features(call.query[:, :, None], call.key[:, :, None], feature_map)
         call = call._replace(query=query[:, :, 0], key=key[:, :, 0])
     checks.check_feature_dim(call.state, "state", call.key.shape[-1])
-    if needs_gradients(call, call.state):
-        return call._replace(requires_grad=True)
-    return call
+    if not needs_gradients(call, call.state):
+        return call
+    if inplace:
+        wanted, got = "a call without gradients", "tensors that require one"
+        advice = "pass inplace=False or call it under torch.no_grad()"
+        raise ValueError(expected("inplace=True", wanted, got, advice))
+    return call._replace(requires_grad=True)
 
 
 def needs_gradients(call: AttentionCall | StepCall, state: LinearAttentionState | None) -> bool:
@@ -85,7 +93,8 @@ def _map_features(
     """phi(Q) and phi(K), for a map that the kernels do not apply."""
     mapping = shared_feature_map(feature_map, query.shape[-1])
     mapped_query, mapped_key = mapping(query, key)
-    _check_features(mapping, query, mapped_query, mapped_key)
+    _check_features(mapping, "queries", query, mapped_query)
+    _check_features(mapping, "keys", key, mapped_key)
     # A map may return the inputs' dtype or that of the sums; any other is cast to that of the sums.
     wider = accumulation_dtype(query.dtype)
     dtypes = {mapped_query.dtype, mapped_key.dtype}
@@ -106,12 +115,14 @@ def _check_bare_sums(call: AttentionCall, feature_map: str | FeatureMap) -> None
         raise ValueError(expected(what, wanted, type(mapping).__name__, advice))
 
 
-def _check_features(mapping: FeatureMap, query: Tensor, phi_q: Tensor, phi_k: Tensor) -> None:
-    name = type(mapping).__name__
-    if phi_q.shape[-1] != phi_k.shape[-1]:
-        got = f"{phi_q.shape[-1]} and {phi_k.shape[-1]}"
-        raise ValueError(expected(name, "one feature dim for queries and keys", got))
-    shape = (*query.shape[:-1], mapping.feature_dim(query.shape[-1]))
-    if tuple(phi_q.shape) != shape:
-        wanted = f"{shape} from queries {tuple(query.shape)}, as its feature_dim says"
-        raise ValueError(expected(name, wanted, tuple(phi_q.shape)))
+def _check_features(mapping: FeatureMap, what: str, x: Tensor, phi: Tensor) -> None:
+    """Refuses features that kernels, which trust their callers, would read outside of."""
+    name = f"{type(mapping).__name__}.{what}"
+    if not isinstance(phi, Tensor):
+        raise TypeError(expected(name, "a tensor", f"a value of type {type(phi).__name__}"))
+    shape = (*x.shape[:-1], mapping.feature_dim(x.shape[-1]))
+    if tuple(phi.shape) != shape:
+        wanted = f"{shape} from {what} {tuple(x.shape)}, as its feature_dim says"
+        raise ValueError(expected(name, wanted, tuple(phi.shape)))
+    if phi.device != x.device:
+        raise ValueError(expected(name, f"features on {x.device}", phi.device))

@@ -51,6 +51,8 @@ class LinearAttentionState(NamedTuple):
             dtype: of the inputs; half precisions get a float32 state.
             device: of the state.
         """
+        if not dtype.is_floating_point:
+            raise TypeError(expected("dtype", "a floating dtype", dtype))
         sums = accumulation_dtype(dtype)
         return cls(
             torch.zeros(batch, heads, feature_dim, value_dim, dtype=sums, device=device),

@@ -58,9 +58,11 @@ def linear_attention_state(
     """
     if backend == "auto":
         backend = choice.current
-    if not isinstance(key, Tensor) or key.dim() != 4:
-        got = tuple(key.shape) if isinstance(key, Tensor) else type(key).__name__
-        raise ValueError(expected("key", "a tensor (batch, heads, length, dim)", got))
+    if not isinstance(key, Tensor):
+        raise TypeError(expected("key", "a torch.Tensor", f"a value of type {type(key).__name__}"))
+    if key.dim() != 4:
+        wanted = "4 dimensions (batch, heads, length, dim)"
+        raise ValueError(expected("key", wanted, f"shape {tuple(key.shape)}"))
     call = AttentionCall(
         _placeholder(key, cu_seqlens), key, value, False, kernel_feature_map(feature_map),
         key_lengths, cu_seqlens, initial_state, True, attn_mask=attn_mask,

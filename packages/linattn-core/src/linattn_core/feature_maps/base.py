@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import operator
+
 from torch import Tensor, nn
 
-from linattn_core.errors import expected
+from linattn_core.errors import expected, quote
+
+
+def check_count(name: str, value: object, step: int = 1, advice: str = "") -> int:
+    """The value as an int; refuses anything but a positive multiple of `step`."""
+    try:
+        count = -1 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        count = -1
+    if count < step or count % step:
+        wanted = "a positive integer" if step == 1 else f"a positive multiple of {step}"
+        raise ValueError(expected(name, wanted, quote(value), advice))
+    return count
 
 
 class FeatureMap(nn.Module):

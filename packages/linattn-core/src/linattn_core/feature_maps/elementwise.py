@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from linattn_core import pointwise
+from linattn_core.errors import expected, quote
 from linattn_core.feature_maps.base import FeatureMap
 
 
@@ -22,6 +23,9 @@ class Elementwise(FeatureMap):
 
     def __init__(self, name: str) -> None:
         super().__init__()
+        if name not in pointwise.POINTWISE:
+            wanted = f"one of {', '.join(map(repr, pointwise.POINTWISE))}"
+            raise ValueError(expected("name", wanted, quote(name)))
         self.name = name
         # A subclass may compute something else, which the kernels do not know.
         self.pointwise = name if type(self) is Elementwise else None

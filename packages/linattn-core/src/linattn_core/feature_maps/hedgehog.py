@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from linattn_core.errors import expected
-from linattn_core.feature_maps.base import FeatureMap
+from linattn_core.feature_maps.base import FeatureMap, check_count
 
 
 class Hedgehog(FeatureMap):
@@ -25,15 +24,14 @@ class Hedgehog(FeatureMap):
         self, head_dim: int, num_features: int | None = None, num_heads: int | None = None
     ) -> None:
         super().__init__()
-        num_features = 2 * head_dim if num_features is None else num_features
-        if num_features < 2 or num_features % 2:
-            advice = f"pass for example num_features={2 * head_dim}"
-            raise ValueError(
-                expected("num_features", "a positive even number", num_features, advice)
-            )
+        head_dim = check_count("head_dim", head_dim)
+        usual = 2 * head_dim
+        advice = f"pass for example num_features={usual}"
+        num_features = usual if num_features is None else num_features
+        num_features = check_count("num_features", num_features, 2, advice)
         start = torch.eye(num_features // 2, head_dim).T.contiguous()  # (D, F')
         if num_heads is not None:
-            start = start.expand(num_heads, -1, -1)
+            start = start.expand(check_count("num_heads", num_heads), -1, -1)
         self.query_weight = nn.Parameter(start.clone())
         self.key_weight = nn.Parameter(start.clone())
 

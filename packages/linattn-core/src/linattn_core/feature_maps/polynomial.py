@@ -45,7 +45,7 @@ class Taylor(FeatureMap):
     def queries(self, x: Tensor) -> Tensor:
         # q . k / sqrt(D): each side is divided by the root of sqrt(D).
         x = x.to(accumulation_dtype(x.dtype)) / x.shape[-1] ** 0.25
-        return torch.cat((torch.ones_like(x[..., :1]), x, _degree_two(x) / math.sqrt(2.0)), -1)
+        return torch.cat((x.new_ones(*x.shape[:-1], 1), x, _degree_two(x) / math.sqrt(2.0)), -1)
 
     def feature_dim(self, head_dim: int) -> int:
         return 1 + head_dim + head_dim * (head_dim + 1) // 2

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from linattn_core.autocast import without_autocast
-from linattn_core.errors import expected
-from linattn_core.feature_maps.base import FeatureMap
+from linattn_core.errors import expected, quote
+from linattn_core.feature_maps.base import FeatureMap, check_count
 from linattn_core.state import accumulation_dtype
 
 
@@ -51,6 +51,8 @@ class RandomFeatures(FeatureMap):
 
     def redraw(self, generator: torch.Generator | None = None) -> None:
         """Draws a new projection in place; states that were summed with the old one are invalid."""
+        if generator is not None and not isinstance(generator, torch.Generator):
+            raise TypeError(expected("generator", "a torch.Generator or None", quote(generator)))
         rows, columns = self.projection.shape
         self.projection.copy_(_orthogonal_gaussian(rows, columns, generator))
 
@@ -62,11 +64,14 @@ class RandomFeatures(FeatureMap):
             return x @ self.projection.to(x).T  # (..., N, rows)
 
 
-def _check_count(num_features: int, head_dim: int, step: int) -> None:
-    if num_features < step or num_features % step:
-        multiple = "a positive number" if step == 1 else f"a positive multiple of {step}"
-        advice = f"pass for example num_features={4 * head_dim}"
-        raise ValueError(expected("num_features", multiple, num_features, advice))
+def _check_sizes(head_dim: int, num_features: int | None, step: int) -> tuple[int, int]:
+    """The sizes as ints: the features are a multiple of `step`, by default 4 D."""
+    head_dim = check_count("head_dim", head_dim)
+    usual = 4 * head_dim
+    if num_features is None:
+        return head_dim, usual
+    advice = f"pass for example num_features={usual}"
+    return head_dim, check_count("num_features", num_features, step, advice)
 
 
 class Favor(RandomFeatures):
@@ -93,8 +98,7 @@ class Favor(RandomFeatures):
         num_features: int | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        num_features = 4 * head_dim if num_features is None else num_features
-        _check_count(num_features, head_dim, 1)
+        head_dim, num_features = _check_sizes(head_dim, num_features, 1)
         super().__init__(head_dim, num_features, generator)
 
     def _exponent(self, x: Tensor) -> Tensor:
@@ -136,11 +140,10 @@ class RandomFourier(RandomFeatures):
         lengthscale: float | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        num_features = 4 * head_dim if num_features is None else num_features
-        _check_count(num_features, head_dim, 2)
+        head_dim, num_features = _check_sizes(head_dim, num_features, 2)
         self_lengthscale = head_dim**0.25 if lengthscale is None else lengthscale
-        if not self_lengthscale > 0:
-            raise ValueError(expected("lengthscale", "a number above 0", lengthscale))
+        if not isinstance(self_lengthscale, int | float) or not self_lengthscale > 0:
+            raise ValueError(expected("lengthscale", "a number above 0", quote(lengthscale)))
         super().__init__(head_dim, num_features // 2, generator)
         self.lengthscale = self_lengthscale
 

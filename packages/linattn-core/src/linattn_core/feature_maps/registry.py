@@ -47,7 +47,12 @@ def register_feature_map(name: str, factory: Factory) -> None:
 
     Raises:
         ValueError: the name is taken.
+        TypeError: a name that is not a str, or a factory that cannot be called.
     """
+    if not isinstance(name, str):
+        raise TypeError(expected("name", "a str", quote(name)))
+    if not callable(factory):
+        raise TypeError(expected("factory", "a function or a class", quote(factory)))
     if name in _factories:
         raise ValueError(
             expected("name", "one that no feature map has", quote(name), "choose another")

@@ -126,8 +126,15 @@ def _reference_gradients(
     options = {**wide.arguments(), "return_state": True, "return_normalizer": True}
     out, normalizer, state = chunked(**options)
     results = (out.to(call.value_dtype), *state, normalizer)
-    outputs = [(x, grad) for x, grad in zip(results, upstream, strict=True) if grad is not None]
     inputs = _GRADIENTS.pack(_select_gradients(call, call))
+    # Without a key, the state is the initial one, or constant.
+    outputs = [
+        (x, grad)
+        for x, grad in zip(results, upstream, strict=True)
+        if grad is not None and x.requires_grad
+    ]
+    if not outputs:
+        return [None for _ in inputs]
     present = [x for x in inputs if x is not None]
     gradients = iter(
         torch.autograd.grad(
@@ -152,6 +159,8 @@ def _differentiate(
     wanted = [
         new for new, x in zip(alone, tensors, strict=True) if new is not None and _needs_grad(x)
     ]
+    if not pairs:
+        return [torch.zeros_like(x) if _needs_grad(x) else None for x in tensors]
     second = iter(
         torch.autograd.grad(
             [x for x, _ in pairs],
