@@ -20,12 +20,13 @@ from typing import Annotated, get_args
 
 import tyro
 
+from copying.model import build_model
 from copying.presets import PRESETS, Attention, PresetName, Recipe
 from copying.training import APP, train_model
 from linattn_lab.compare import Comparison, Summary, Variant, curves
 from linattn_lab.plots import Panel, plot_panels
 from linattn_lab.runs import make_folders, publish
-from linattn_lab.script import preset_flags, run_script
+from linattn_lab.script import preset_flags, require_one_process, run_script
 from linattn_lab.tables import figure, name_environments, table_of
 from linattn_models.files import replace_file
 from linattn_models.training import RunFolder, TrainingFlags
@@ -59,6 +60,7 @@ def main() -> None:
     """Trains what is not trained yet, draws, prints the table, and publishes a copy."""
     presets: dict[str, Flags] = {name: Flags(name, recipe()) for name, recipe in PRESETS.items()}
     flags = preset_flags(presets, "laptop", description=__doc__)
+    require_one_process()
     flags.recipe.training.config()  # refused before a folder is made
     out = flags.out or Path("runs", APP, f"compare-{flags.preset}")
     comparison = Comparison(out, [variant(flags, attention) for attention in get_args(Attention)])
@@ -78,14 +80,16 @@ def variant(flags: Flags, attention: Attention) -> Variant:
         recipe = dataclasses.replace(flags.recipe, training=training)
         return train_model(recipe, attention, flags.preset, out, resume)
 
-    return Variant(attention, flags.recipe.training, train, {"attention": attention})
+    model = build_model(flags.recipe, attention).to_dict()
+    own = {"attention": attention, "held_out": flags.recipe.held_out, "model": model}
+    return Variant(attention, flags.recipe.training, train, own)
 
 
 def write_comparison(runs: Mapping[str, RunFolder], out: Path) -> str:
     """Leaves the picture and the table in `out`; returns the table.
 
-    The curves are those of the loss in training, as in the paper's figure 2: no sequence is used
-    twice, so this is the loss on sequences that were not seen before.
+    The curves are those of the loss in training, as in the paper's figure 2: each sequence is drawn
+    anew, so that few were seen before.
     """
     panels = [
         Panel(label, curves(runs, "loss", split="train", over=over))

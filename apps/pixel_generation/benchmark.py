@@ -39,6 +39,7 @@ from pixels.methods import MethodName, measure_outcome, read_environment, select
 from pixels.models import APP, build_model, load_run, with_attention
 from pixels.presets import Attention, paper
 from pixels.tables import benchmark_report
+from pixels.training import tested_summary
 
 Shape = Literal["digits", "mnist", "cifar10"]
 Models = dict[Attention, AutoregressiveTransformer]
@@ -140,7 +141,7 @@ def load_models(
     for name in set(attentions) - set(models):
         models[name] = with_attention(runs[0].model, name)
     bits: dict[str, float] = {
-        run.attention: RunFolder(folder).summary()["metrics"].get("bits_per_dim")
+        run.attention: tested_summary(RunFolder(folder))["metrics"]["bits_per_dim"]
         for run, folder in zip(runs, folders, strict=True)
     }
     return models, bits, runs[0].dataset

@@ -37,7 +37,7 @@ from linattn_core.errors import expected
 from linattn_lab.compare import Summary, curves, with_steps
 from linattn_lab.plots import Panel, plot_panels
 from linattn_lab.runs import copy_records, make_folders, publish
-from linattn_lab.script import parse_flags, require_at_least, run_script
+from linattn_lab.script import parse_flags, require_at_least, require_one_process, run_script
 from linattn_lab.tables import table_of
 from linattn_models.files import replace_file
 from linattn_models.training import RunFolder, write_json
@@ -117,6 +117,7 @@ class Flags:
 
 def main(flags: Flags) -> None:
     """Prints the table of the comparison that the flags ask for."""
+    require_one_process()
     text = compare_runs(flags) if flags.runs else train_attentions(flags)
     print(f"\n{text}\nTable, picture and runs are in {flags.folder()}.")
 
@@ -184,21 +185,32 @@ def check(flags: Flags) -> None:
 
 def compare_runs(flags: Flags) -> str:
     """Draws the finished runs and copies their records; returns the table."""
+    for field in dataclasses.fields(Flags):
+        value = getattr(flags, field.name)
+        if field.name not in ("runs", "out", "publish") and value != field.default:
+            name = f"--{field.name.replace('_', '-')}"
+            raise ValueError(expected(name, "none beside --runs, which trains nothing", value))
     runs = {folder.resolve().name: RunFolder(folder) for folder in flags.runs}
     if len(runs) < len(flags.runs):
         raise ValueError(expected("--runs", "folders of different names", "one name twice"))
     summaries = {name: tested_summary(run) for name, run in runs.items()}
+    datasets = sorted({summary["dataset"] for summary in summaries.values()})
+    if len(datasets) > 1:
+        raise ValueError(expected("--runs", "runs on one dataset", ", ".join(datasets)))
     alone = next(iter(summaries.values()))["metrics"]["independent_pixels_bits_per_dim"]
     text = table_of(summaries, RUN_COLUMNS, first="run")
     text += f"\nIndependent pixels cost {alone:.3f} bits/dim.\n"
     axes = {"step": "updates of training", "seconds": "seconds of training"}
     panels = [Panel(label, curves(runs, METRIC, over=over)) for over, label in axes.items()]
     out = flags.folder()
-    make_folders(out)
+    make_folders(out, flags.publish)
     plot_panels(out / "curves.png", panels, ylabel=YLABEL)
     replace_file(out / "table.md", text.encode())
-    for name, run in runs.items():
-        copy_records(run, out / name)
+    copies = [RunFolder(out / name) for name in runs]
+    for run, copy in zip(runs.values(), copies, strict=True):
+        copy_records(run, copy.path)
+    if flags.publish is not None:
+        publish(out, flags.publish, ("curves.png", "table.md"), copies)
     return text
 
 

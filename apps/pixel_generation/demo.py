@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from linattn_lab.plots import plot_bars
 from linattn_lab.runs import make_folders, publish
-from linattn_lab.script import parse_flags, require_at_least, run_script
+from linattn_lab.script import parse_flags, require_at_least, require_one_process, run_script
 from linattn_models import AutoregressiveTransformer
 from linattn_models.files import replace_file
 from linattn_models.training import RunFolder, write_json
@@ -81,9 +81,12 @@ class Flags:
 
 def main(flags: Flags) -> None:
     """Trains, draws, times, prints the table."""
+    require_one_process()
     require_at_least(flags, {"batch": 1, "positions": 2})
-    images = load("digits")
     recipes = {attention: flags.recipe(attention) for attention in ATTENTIONS}
+    for recipe in recipes.values():
+        recipe.training.config()  # refused before an earlier demo is removed
+    images = load("digits")
     make_folders(flags.out, flags.publish)
     models, summaries = {}, {}
     for attention, recipe in recipes.items():
@@ -121,7 +124,8 @@ def train_from_start(
     """A model and its summary; the run of an earlier demo is removed first."""
     folder = RunFolder(out)
     if folder.config_file.exists() and folder.config().get("preset") == recipe.preset:
-        shutil.rmtree(out)
+        with folder.lock():  # refused while another demo trains there
+            shutil.rmtree(out)
     return train_model(images, recipe, out)
 
 

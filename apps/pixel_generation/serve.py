@@ -22,6 +22,7 @@ from fastapi import FastAPI
 from fastapi.responses import FileResponse
 
 from linattn_core.decoder_spec import CannotCompile
+from linattn_core.errors import expected
 from linattn_lab.script import parse_flags, require_at_least, run_script
 from linattn_models import ContinuousBatch, compile_decoder
 from linattn_models.serving import create_app
@@ -47,7 +48,9 @@ class Flags:
 
 def main(flags: Flags) -> None:
     """Serves until it is interrupted."""
-    require_at_least(flags, {"count": 1, "port": 0})
+    require_at_least(flags, {"count": 1, "port": 1})
+    if flags.port > 65_535:
+        raise ValueError(expected("--port", "1 to 65,535", flags.port))
     app = make_app(load_run(flags.run), flags.count)
     print(f"http://{flags.host}:{flags.port}", flush=True)
     # A page that draws for long is cut off after some seconds when the server is interrupted.

@@ -26,7 +26,12 @@ from language.training import APP, train_model
 from linattn_lab.compare import Comparison, Summary, Variant, curves
 from linattn_lab.plots import Panel, plot_panels
 from linattn_lab.runs import make_folders, publish
-from linattn_lab.script import preset_flags, require_at_least, run_script
+from linattn_lab.script import (
+    preset_flags,
+    require_at_least,
+    require_one_process,
+    run_script,
+)
 from linattn_lab.tables import name_environments, table_of
 from linattn_models.files import replace_file
 from linattn_models.training import RunFolder, TrainingFlags
@@ -52,11 +57,17 @@ class Flags:
     resume: bool = False
     """Keep the runs that have ended, and continue one that was stopped."""
 
+    def all_seeds(self) -> range:
+        """The seed of each training of an attention."""
+        first = self.recipe.training.seed
+        return range(first, first + self.seeds)
+
 
 def main() -> None:
     """Trains what is not trained yet, draws, prints the table, and publishes a copy."""
     presets: dict[str, Flags] = {name: Flags(name, recipe()) for name, recipe in PRESETS.items()}
     flags = preset_flags(presets, "laptop", description=__doc__)
+    require_one_process()
     flags.recipe.training.config()  # refused before files are read
     require_at_least(flags, {"seeds": 1})
     out = flags.out or Path("runs", APP, f"compare-{flags.preset}")
@@ -66,17 +77,17 @@ def main() -> None:
         comparison.refuse_runs()
     make_folders(out, flags.publish)
     runs = comparison.equal_updates()
-    print(f"\n{write_comparison(runs, flags.seeds, out)}\nTable, picture and runs are in {out}.")
+    text = write_comparison(runs, flags.all_seeds(), out)
+    print(f"\n{text}\nTable, picture and runs are in {out}.")
     if flags.publish is not None:
         publish(out, flags.publish, ("curves.png", "table.md"), runs.values())
 
 
 def variants(flags: Flags, texts: Texts) -> list[Variant]:
     """The trainings: each attention with each seed, one seed after the other."""
-    first = flags.recipe.training.seed
     return [
         variant(flags, texts, attention, seed)
-        for seed in range(first, first + flags.seeds)
+        for seed in flags.all_seeds()
         for attention in get_args(Attention)
     ]
 
@@ -96,11 +107,18 @@ def variant(flags: Flags, texts: Texts, attention: Attention, seed: int) -> Vari
         )
 
     training = dataclasses.replace(flags.recipe.training, seed=seed)
-    settings = {"attention": attention, "dataset": flags.dataset}
+    recipe = flags.recipe
+    settings = {
+        "attention": attention,
+        "dataset": flags.dataset,
+        "training_bytes": len(texts.training),
+        "held_out_bytes": recipe.held_out * min(recipe.length, len(texts.held_out)),
+        "model": {"transformer": recipe.transformer(attention).to_dict()},
+    }
     return Variant(f"{attention}-seed{seed}", training, train, settings)
 
 
-def write_comparison(runs: Mapping[str, RunFolder], seeds: int, out: Path) -> str:
+def write_comparison(runs: Mapping[str, RunFolder], seeds: Sequence[int], out: Path) -> str:
     """Leaves the picture and the table in `out`; returns the table."""
     kinds = get_args(Attention)
     first = dict(zip(kinds, runs.values(), strict=False))  # the runs with the first seed
@@ -126,9 +144,11 @@ def merge(summaries: Sequence[Summary]) -> dict[str, Any]:
     }
 
 
-def columns(seeds: int) -> dict[str, Any]:
+def columns(seeds: Sequence[int]) -> dict[str, Any]:
     """The columns of the table: the loss of each seed, and their mean."""
-    each = {f"seed {i}": (lambda row, i=i: f"{row['losses'][i]:.3f}") for i in range(seeds)}
+    each = {
+        f"seed {seed}": (lambda row, i=i: f"{row['losses'][i]:.3f}") for i, seed in enumerate(seeds)
+    }
     return {
         "parameters": lambda row: f"{row['parameters']:,}",
         "updates": lambda row: f"{row['steps']:,}",

@@ -51,16 +51,17 @@ def main(flags: Flags) -> None:
     app_config(run, APP, ())
     model, _ = run.load_model(AutoregressiveTransformer.from_dict)
     decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a character may have several bytes
-    print(flags.prompt, end="", flush=True)
-    for token in model.eval().stream(
+    tokens = model.eval().stream(
         prefix=[list(flags.prompt.encode())],
         max_new_tokens=flags.length,
         temperature=flags.temperature,
         top_p=flags.top_p,
         generator=torch.Generator().manual_seed(flags.seed),
-    ):
+    )
+    print(flags.prompt, end="", flush=True)
+    for token in tokens:
         print(decoder.decode(bytes([int(token)])), end="", flush=True)
-    print()
+    print(decoder.decode(b"", True))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,8 @@ def test_a_summary_that_the_application_did_not_complete_is_made_again(toy: Toy)
     ("changes", "named"),
     [
         ({"flags": TrainingFlags(steps=9, batch_size=4)}, "training.steps"),
-        ({"flags": TrainingFlags(steps=4, batch_size=4, seed=1)}, "training.seed"),
+        ({"flags": replace(FLAGS, seed=1)}, "training.seed"),
+        ({"flags": replace(FLAGS, learning_rate=0.5)}, "training.learning_rate"),
         ({"app": "other"}, "app"),
         ({"model.width": 9}, "model.width"),
         ({"model.width.more": 9}, "model.width.more"),

@@ -63,6 +63,7 @@ def test_environments_are_named_once() -> None:
         (142.8, False, "143"),
         (8651.4, True, "~8,651"),
         (3.4, False, "3.40"),
+        (999.6, False, "1,000"),
     ],
 )
 def test_figures_have_three_digits(value: float | None, estimated: bool, text: str) -> None:
@@ -71,4 +72,5 @@ def test_figures_have_three_digits(value: float | None, estimated: bool, text: s
 
 def test_units_fit_the_size() -> None:
     assert [seconds(x) for x in (2.0, 0.25, 3.1e-5, None)] == ["2.00 s", "250 ms", "31.0 us", "-"]
+    assert [seconds(0.9997), memory(999_700_000)] == ["1.00 s", "1.00 GB"]
     assert [memory(x) for x in (1.5e9, 2.5e8, 640, None)] == ["1.50 GB", "250 MB", "640 B", "-"]

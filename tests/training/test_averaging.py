@@ -56,3 +56,13 @@ def test_what_does_not_fit_is_refused() -> None:
         average_weights([ones, {"x": torch.ones(3)}])
     with pytest.raises(ValueError, match="source 2, tensor 'y'"):
         average_weights([ones, {**ones, "y": torch.ones(2)}])
+    with pytest.raises(ValueError, match="source 2, tensor 'x'"):
+        average_weights([{}, ones])
+
+
+def test_a_path_that_is_no_checkpoint_is_not_called_damaged(unbroken: Path) -> None:
+    with pytest.raises(ValueError, match="expected a checkpoint's folder"):
+        average_weights([unbroken])
+    for alone in (str(unbroken), unbroken, {"x": torch.ones(2)}):
+        with pytest.raises(TypeError, match="sources"):
+            average_weights(alone)  # type: ignore[arg-type]

@@ -23,6 +23,8 @@ from linattn_models.training import TrainingConfig, TrainingFlags
         ("seed", {"seed": -1}),
         ("learning_rate", {"learning_rate": 0}),
         ("learning_rate", {"learning_rate": float("nan")}),
+        ("learning_rate", {"learning_rate": None}),
+        ("activation_checkpointing", {"activation_checkpointing": "no"}),
         ("clip_norm", {"clip_norm": 0.0}),
         ("betas", {"betas": (0.9, 1.0)}),
         ("betas", {"betas": (0.9,)}),

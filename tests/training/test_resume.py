@@ -59,6 +59,13 @@ def test_an_ended_run_is_extended_as_if_it_had_never_ended(out: Path, unbroken: 
     assert same_weights(out, unbroken)
 
 
+def test_a_run_that_is_being_extended_has_not_ended(out: Path) -> None:
+    toy_run(out, steps=2)
+    with pytest.raises(Crash):
+        toy_run(out, steps=6, data=CrashingData(1), resume=True)
+    assert not RunFolder(out).summary_file.exists()
+
+
 def test_resuming_a_complete_run_makes_no_step(out: Path) -> None:
     summary = toy_run(out, steps=3)
     before = (out / "metrics.jsonl").read_bytes()

@@ -272,3 +272,13 @@ def test_a_resume_on_a_gpu_is_bit_for_bit(out: Path, tmp_path: Path, mixed_preci
     toy_run(out, steps=5, mixed_precision=mixed_precision)
     toy_run(out, mixed_precision=mixed_precision, resume=True)
     assert logged(out) == logged(tmp_path / "whole")
+
+
+def test_a_state_that_no_checkpoint_holds_is_refused_before_the_first_update(out: Path) -> None:
+    class Counting(nn.Linear):
+        def get_extra_state(self) -> dict[str, int]:
+            return {"count": 3}
+
+    with pytest.raises(TypeError, match="_extra_state"):
+        toy_run(out, steps=2, model=Counting(4, 1))
+    assert not out.exists()

@@ -37,7 +37,8 @@ def copy_measures(model: AutoregressiveTransformer, data: Duplications) -> dict[
         "sequence_accuracy", the share of sequences in which all of them are.
     """
     sums = torch.zeros(4, dtype=torch.float64)
-    for indices in take_share(torch.arange(len(data))).split(SEQUENCES_AT_ONCE):
+    own = take_share(torch.arange(len(data)))  # may be empty
+    for indices in own.split(SEQUENCES_AT_ONCE) if len(own) else ():
         batch = {name: value.to(model.device) for name, value in data.batch(indices).items()}
         sums += _sums(model, batch)
     nats, right, symbols, whole = sum_over_processes(*sums.tolist())

@@ -18,7 +18,7 @@ from linattn_models.training import RunFolder, is_main_process, train
 APP = "copy_task"
 DATASET = "copy"
 
-# More than any preset trains on, so that no sequence is used twice.
+# More than any preset trains on, so that each sequence is drawn anew; short ones recur.
 TRAINING_SEQUENCES = 1 << 20
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from torch import Tensor
 from linattn_core.errors import expected
 from linattn_models.ctc import AlignedPhone, BeamSearch, Hypothesis, NGram, ctc_greedy
 from linattn_models.ctc.alignment import as_frames, labeling_log_probability
+from linattn_models.ctc.beam_search import LARGEST_BONUS
+from linattn_models.validation import in_range
 
 LARGEST_BEAM = 10_000  # its square is the size of a matrix
 PIECE = 6_000  # output frames after which phones are made final: four minutes
@@ -31,9 +34,12 @@ class BeamFlags:
     """Added for each phone; if not given 1 with a language model, else 0."""
 
     def check(self) -> None:
-        """Refuses a beam that is out of range."""
+        """Refuses numbers that are out of range."""
         if not 1 <= self.beam <= LARGEST_BEAM:
             raise ValueError(expected("--beam", f"1 to {LARGEST_BEAM:,}", self.beam))
+        in_range("--lm-weight", self.lm_weight, 0.0, math.inf)
+        if self.insertion_bonus is not None:
+            in_range("--insertion-bonus", self.insertion_bonus, -LARGEST_BONUS, LARGEST_BONUS)
 
 
 @dataclass(frozen=True, kw_only=True)

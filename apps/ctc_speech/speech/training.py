@@ -142,7 +142,7 @@ def load_speech(
         load_frames(utterances, settings, cache, speed=x, bad_input=bad_input, progress=True)
         for x in speeds
     ]
-    skipped = Counter(corpus.skipped if training else ())
+    skipped = Counter(corpus.skipped.get(split, ()))
     frames, classes = [], []
     for item in utterances:
         # Very short audio may be long enough at one speed and not at another.

@@ -30,7 +30,8 @@ def bits_per_dim(model: AutoregressiveTransformer, images: Pixels, layout: Layou
     data, nats = TokenData(images, layout), 0.0
     size = max(1, POSITIONS_AT_ONCE // to_tokens(images[:1], layout).shape[1])
     with evaluating(model):
-        for indices in take_share(torch.arange(len(images))).split(size):
+        own = take_share(torch.arange(len(images)))  # may be empty
+        for indices in own.split(size) if len(own) else ():
             tokens = data.batch(indices)
             nats += model.loss(tokens.to(model.device)).item() * len(tokens)
     (nats,) = sum_over_processes(nats)

@@ -21,7 +21,7 @@ from pixels.presets import Recipe
 from pixels.tokens import TokenData
 
 TESTED = ("bits_per_dim", "validation_bits_per_dim", "independent_pixels_bits_per_dim")
-DESCRIBED = ("preset", "dataset", "attention", "layout")
+DESCRIBED = ("preset", "dataset", "attention", "layout", "validation_images")
 
 
 def train_model(

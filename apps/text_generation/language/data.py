@@ -36,15 +36,18 @@ def read_texts(dataset: Dataset, folder: Path | None) -> Texts:
 
     Args:
         dataset: "stdlib", Python's own library without its tests, the same for each Python of one
-            version; "files", all files of `folder`.
-        folder: of the files; not used for "stdlib".
+            version and platform; "files", all files of `folder`.
+        folder: of the files; None for "stdlib".
     """
+    if dataset == "stdlib" and folder is not None:
+        got, advice = str(folder), "give --dataset files"
+        raise ValueError(expected("--data-dir", "none with --dataset stdlib", got, advice))
     root = Path(sysconfig.get_path("stdlib")) if dataset == "stdlib" else folder
     if root is None:
         raise ValueError(expected("--data-dir", "a folder of texts with --dataset files", "none"))
     files = sorted(library_files(root) if dataset == "stdlib" else text_files(root))
     held_out = [file for file in files if is_held_out(file.relative_to(root))]
-    training = [file for file in files if file not in set(held_out)]
+    training = sorted(set(files) - set(held_out))
     if not training or not held_out:
         wanted = f"{2 * HELD_OUT_SHARE} files or more: about one in {HELD_OUT_SHARE} is held out"
         raise ValueError(expected(str(root), wanted, f"{len(files)}"))

@@ -121,3 +121,13 @@ def test_a_damaged_record_is_named(run: RunFolder, selection: Selection) -> None
 )
 def test_phones_have_a_bonus_where_there_is_an_ngram(decoding: Decoding, bonus: float) -> None:
     assert decoding.bonus == bonus
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [({"beam": 0}, "--beam"), ({"lm_weight": -1.0}, "--lm-weight"),
+     ({"insertion_bonus": float("nan")}, "--insertion-bonus")],
+)  # fmt: skip
+def test_searches_out_of_range_are_refused(flags: dict[str, float], named: str) -> None:
+    with pytest.raises(ValueError, match=f"^{named}"):
+        Decoding(**flags).check()  # type: ignore[arg-type]

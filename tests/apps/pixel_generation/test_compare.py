@@ -169,3 +169,15 @@ def test_another_comparison_is_not_mixed_into_this_one(
         assert done.code == 2
         assert named in done.stderr
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+
+
+def test_finished_runs_are_published_and_nothing_is_trained(
+    script: Script, compared: Path, tmp_path: Path
+) -> None:
+    runs = [compared / "out" / "updates" / name for name in ("linear", "softmax")]
+    flags = ("--runs", *runs, "--out", tmp_path / "out", "--publish", tmp_path / "published")
+    done = script("compare", *flags)
+    assert done.code == 0, done.stderr
+    assert (tmp_path / "published" / "linear" / "summary.json").is_file()
+    refused = script("compare", *flags, "--steps", "3")
+    assert refused.code != 0 and refused.stderr.startswith("--steps")

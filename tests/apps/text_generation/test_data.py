@@ -33,6 +33,11 @@ def test_the_standard_library_is_there() -> None:
     assert b"def namedtuple(" in bytes(torch.cat(texts).tolist())
 
 
+def test_a_folder_that_would_not_be_read_is_refused(folder: Path) -> None:
+    with pytest.raises(ValueError, match="--dataset files"):
+        read_texts("stdlib", folder)
+
+
 def test_pieces_depend_on_seed_and_index() -> None:
     text = torch.arange(200, dtype=torch.uint8)
     windows = Windows(text, 3, 50, 10)

@@ -50,13 +50,14 @@ class Corpus:
         name: as --corpus takes it.
         inventory: the phones, in the order of their classes 1, 2, ...; 0 is the blank.
         splits: the utterances.
-        skipped: how many utterances were left out, by reason.
+        skipped: how many utterances of a split were left out, by reason; where dev is cut from
+            train, before that.
     """
 
     name: str
     inventory: Phones
     splits: Mapping[Split, Sequence[Utterance]]
-    skipped: Counter[str] = field(default_factory=Counter)
+    skipped: Mapping[Split, Counter[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for split, utterances in self.splits.items():

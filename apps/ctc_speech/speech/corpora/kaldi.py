@@ -28,7 +28,7 @@ def load_kaldi(
         lexicon: the pronunciations of the words in text; None if it holds phones.
         run_commands: whether commands are run; otherwise they are refused.
     """
-    skipped: Counter[str] = Counter()
+    skipped: dict[Split, Counter[str]] = {name: Counter() for name in SPLITS}
     splits: dict[Split, list[Utterance]] = {}
     for name in SPLITS:
         if name == "dev" and not (folder / name).is_dir():
@@ -37,7 +37,7 @@ def load_kaldi(
         if lexicon is None:
             splits[name] = [replace(item, words=(), phones=item.words) for item in utterances]
         else:
-            splits[name] = add_phones(utterances, lexicon, bad_input, skipped)
+            splits[name] = add_phones(utterances, lexicon, bad_input, skipped[name])
     if "dev" not in splits:
         splits["train"], splits["dev"] = cut_dev(splits["train"])
     used = {phone for of in splits.values() for item in of for phone in item.phones}

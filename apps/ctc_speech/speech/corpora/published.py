@@ -37,10 +37,10 @@ def load_an4(folder: Path, bad_input: BadInput) -> Corpus:
     training set is the dev set.
     """
     lexicon = read_lexicon(_an4_file(folder, "an4.dic"))
-    skipped: Counter[str] = Counter()
+    skipped: dict[Split, Counter[str]] = {"train": Counter(), "test": Counter()}
     published, test = (
-        add_phones(_an4_utterances(folder, name), lexicon, bad_input, skipped)
-        for name in ("an4_train", "an4_test")
+        add_phones(_an4_utterances(folder, f"an4_{split}"), lexicon, bad_input, counts)
+        for split, counts in skipped.items()
     )
     train, dev = cut_dev(published)
     return Corpus("an4", lexicon.inventory, {"train": train, "dev": dev, "test": test}, skipped)

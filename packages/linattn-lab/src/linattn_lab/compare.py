@@ -15,6 +15,7 @@ from linattn_lab.plots import Points, points
 from linattn_lab.runs import require_run
 from linattn_lab.store import read_model
 from linattn_models.training import RunFolder, TrainingFlags, write_json
+from linattn_models.training.config import FREE_ON_RESUME, flatten
 
 _EVALUATIONS = 8  # while a model trains, at least: the points of its curve
 
@@ -31,8 +32,8 @@ class Variant:
         name: of its run folder, and in tables.
         flags: how it is trained; their steps are its updates.
         train: (flags, run folder, whether to resume) makes or resumes the run.
-        settings: what the run's config.json must hold beside steps, seed and schedule; nested names
-            with dots.
+        settings: what the run's config.json must hold beside the settings of the training;
+            mappings, or nested names with dots.
     """
 
     name: str
@@ -100,9 +101,10 @@ class Comparison:
     def _folder(self, variant: Variant, folder: str) -> RunFolder:
         run, flags = RunFolder(self.out / folder / variant.name), variant.flags
         if run.holds_run():
-            training = {name: getattr(flags, name) for name in ("steps", "seed", "schedule")}
-            own = {f"training.{name}": value for name, value in training.items()}
-            require_run(run, {**variant.settings, **own})
+            training = flags.config().settle_warmup(run.config()).to_dict()
+            decisive = ["steps", *(name for name in training if name not in FREE_ON_RESUME)]
+            own = {f"training.{name}": training[name] for name in decisive}
+            require_run(run, {**flatten(variant.settings), **own})
         return run
 
     def _is_complete(self, run: RunFolder) -> bool:

@@ -70,7 +70,8 @@ def figure(value: float | None, estimated: bool = False) -> str:
     """A number with three digits, after "~" if it is estimated; "-" for None."""
     if value is None:
         return "-"
-    digits = f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:#.3g}".rstrip(".")
+    large = abs(_round(value)) >= 1_000
+    digits = f"{value:,.0f}" if large else f"{value:#.3g}".rstrip(".")
     return f"~{digits}" if estimated else digits
 
 
@@ -87,5 +88,10 @@ def memory(count: float | None) -> str:
 def _write_scaled(value: float | None, units: Sequence[tuple[float, str]]) -> str:
     if value is None:
         return "-"
-    size, unit = next((each for each in units if abs(value) >= each[0]), units[-1])
+    size, unit = next((each for each in units if abs(_round(value)) >= each[0]), units[-1])
     return f"{figure(value / size)} {unit}"
+
+
+def _round(value: float) -> float:
+    """To the three digits that are shown."""
+    return float(f"{value:.3g}")

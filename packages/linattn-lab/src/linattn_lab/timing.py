@@ -182,6 +182,7 @@ def interleave(
     reasons: dict[str, str] = {}
     fewest, most = rounds
     gc.collect()
+    collects = gc.isenabled()
     gc.disable()  # the collector stays out of the samples
     try:
         start, done = now(), 0
@@ -194,5 +195,6 @@ def interleave(
                     reasons[name] = str(reason)
             done += 1
     finally:
-        gc.enable()
+        if collects:
+            gc.enable()
     return samples, reasons

@@ -19,6 +19,7 @@ from linattn_models.files import new_folder, write_file
 MODEL_FILE = "model.safetensors"
 STATE_FILE = "state.pt"
 CHECKSUM_FILE = "SHA256SUMS"  # as sha256sum writes and checks it
+FILES = (MODEL_FILE, STATE_FILE, CHECKSUM_FILE)
 
 
 class Checkpoint(NamedTuple):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from linattn_core.errors import expected, quote
-from linattn_models.validation import at_least, in_range, one_of
+from linattn_models.validation import at_least, boolean, in_range, one_of
 
 Optimizer = Literal["radam", "adam", "adamw"]
 Schedule = Literal["constant", "cosine", "trapezoid", "step", "plateau"]
@@ -126,7 +126,10 @@ class TrainingConfig(TrainingFlags):
             self._require_integer(name, 1, optional=True)
         self._require_integer("seed", 0)
         self._require_integer("warmup_steps", 0, optional=True)
-        self._require_positive("learning_rate", "drop_factor", "clip_norm")
+        self._require_positive("learning_rate", "drop_factor")
+        if self.clip_norm is not None:
+            self._require_positive("clip_norm")
+        boolean("activation_checkpointing", self.activation_checkpointing)
         in_range("weight_decay", self.weight_decay, 0, math.inf)
         self._require_betas()
         one_of("optimizer", self.optimizer, get_args(Optimizer))
@@ -174,10 +177,9 @@ class TrainingConfig(TrainingFlags):
     def _require_positive(self, *names: str) -> None:
         for name in names:
             value = getattr(self, name)
-            if value is not None:
-                in_range(name, value, 0, math.inf)
-                if value == 0:
-                    raise ValueError(expected(name, "a number above 0", value))
+            in_range(name, value, 0, math.inf)
+            if value == 0:
+                raise ValueError(expected(name, "a number above 0", value))
 
     def _require_betas(self) -> None:
         betas: Any = self.betas

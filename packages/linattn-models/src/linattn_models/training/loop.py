@@ -101,10 +101,13 @@ class Loop:
     def _log_losses(self) -> None:
         self._read_losses()
         losses, self.progress.unlogged_losses = self.progress.unlogged_losses, []
-        if self.log is not None and losses:
-            rate = learning_rate(self.updater.config, self.progress.step - 1, self.progress.errors)
-            values = {"loss": math.fsum(losses) / len(losses), "learning_rate": rate}
-            self.log.log(self.progress.step, "train", values, self.progress.train_seconds)
+        if not losses:
+            return
+        rate = learning_rate(self.updater.config, self.progress.step - 1, self.progress.errors)
+        values = {"loss": math.fsum(losses) / len(losses), "learning_rate": rate}
+        with share_refusals():
+            if self.log is not None:
+                self.log.log(self.progress.step, "train", values, self.progress.train_seconds)
 
     def _measure(self) -> None:
         self._read_losses()

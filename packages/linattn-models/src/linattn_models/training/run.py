@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from linattn_core.errors import expected
+from linattn_core.errors import expected, quote
 from linattn_models.files import remove_leftovers
 from linattn_models.modes import preserve_modes
 from linattn_models.training.allocation import freed_memory_kept
@@ -89,6 +89,7 @@ def train(
             configuration differs from that of the run, if a checkpoint is damaged, if the loss is
             no longer finite, if another process writes the run, or if the processes of torchrun
             have different settings. All of these raise what one of them does.
+        TypeError: if the model's state dict holds more than tensors.
         OSError: if a file cannot be written.
         KeyboardInterrupt: after Ctrl-C or SIGTERM; the checkpoint is written then.
 
@@ -99,6 +100,7 @@ def train(
     folder = RunFolder(out)
     start_processes()
     with share_refusals():
+        _require_tensors(model)
         followed = _metric_to_follow(config, monitor, evaluate)
         begun = folder.config() if resume and folder.holds_run() else None
         config = config.settle_warmup(begun)
@@ -135,8 +137,8 @@ def train(
         with share_refusals():
             if accelerator.is_main_process:
                 _begin(folder, described, progress)
-        if accelerator.is_main_process:
-            log = stack.enter_context(MetricsLog(folder.metrics_file, progress.step, config.steps))
+                file = folder.metrics_file
+                log = stack.enter_context(MetricsLog(file, progress.step, config.steps))
         stack.enter_context(preserve_modes(updater.trained))
         stack.enter_context(deterministic_kernels(accelerator.device))
         stack.enter_context(freed_memory_kept(accelerator.device))
@@ -167,6 +169,15 @@ def _require_startable(folder: RunFolder, described: Mapping[str, Any], resume: 
         require_same_run(folder.config(), described, folder.path)
 
 
+def _require_tensors(model: nn.Module) -> None:
+    """Refuses a model whose state a checkpoint cannot hold."""
+    for name, value in model.state_dict().items():
+        if not isinstance(value, Tensor):
+            wanted, got = "a state dict of tensors", f"{quote(name)} of type {type(value).__name__}"
+            advice = "keep other values outside of get_extra_state"
+            raise TypeError(expected("model", wanted, got, advice))
+
+
 def _metric_to_follow(config: TrainingConfig, monitor: str | None, evaluate: object) -> str | None:
     if config.schedule != "plateau":
         return None
@@ -183,6 +194,7 @@ def _has_ended(folder: RunFolder, step: int) -> bool:
 def _begin(folder: RunFolder, described: dict[str, Any], progress: Progress) -> None:
     if folder.holds_run() and not progress.step:
         print(f"{folder.path} has no checkpoint yet: starting from the beginning", file=sys.stderr)
+    folder.summary_file.unlink(missing_ok=True)  # that of fewer steps
     folder.write_config(described)
     folder.cut_metrics(progress.metrics_lines)
     for place in (folder.path, folder.checkpoints_folder):
