@@ -15,6 +15,7 @@ from torch import Tensor
 
 from linattn_models import (
     AutoregressiveTransformer,
+    Categorical,
     DecodingState,
     Head,
     MixtureOfLogistics,
@@ -192,6 +193,11 @@ def test_refuses_models_that_cannot_be_built() -> None:
         tiny_model(positions="sinusoid")
     with pytest.raises(ValueError, match="max_length"):
         AutoregressiveTransformer(tiny_config(), 7, 0)
+    with pytest.raises(TypeError, match="config"):
+        AutoregressiveTransformer({}, 7)  # type: ignore[arg-type]
+    for head in ("x", Categorical, 7.0):
+        with pytest.raises(TypeError, match=r"^head"):
+            AutoregressiveTransformer(tiny_config(), head, 9)  # type: ignore[arg-type]
 
 
 @given(lengths=st.lists(st.integers(0, 6), min_size=1, max_size=3), seed=st.integers(0, 20))

@@ -205,3 +205,16 @@ def test_what_cannot_be_estimated_is_refused(
 def test_a_phone_out_of_range_is_refused(phone: int) -> None:
     with pytest.raises(ValueError, match="phones"):
         NGram.estimate([[1]], PHONES).log_prob([], phone)
+
+
+def test_phones_are_integers() -> None:
+    ngram = NGram.estimate([[1]], PHONES)
+    for call in (
+        lambda: NGram.estimate([[1.9]], PHONES),  # type: ignore[list-item]
+        lambda: ngram.log_prob(["x"], 1),  # type: ignore[list-item]
+        lambda: ngram.log_prob([1], 1.5),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(TypeError, match="phone"):
+            call()
+    with pytest.raises(ValueError, match="phones"):
+        ngram.log_prob([9], 1)

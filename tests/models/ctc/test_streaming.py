@@ -243,6 +243,16 @@ def test_states_are_saved_and_those_of_others_refused(tmp_path: Path) -> None:
         StreamState.load(tmp_path / "state", model)
 
 
+def test_streams_are_selected_and_joined_as_states_of_decoding_are() -> None:
+    state = initial_stream_state(tiny(), 2)
+    assert state.index_select([1, 1, 0]).batch == 3
+    for indices, error in (([2], ValueError), ([0.5], TypeError)):
+        with pytest.raises(error, match="indices"):
+            state.index_select(indices)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="states"):
+        StreamState.cat([state, 1])  # type: ignore[list-item]
+
+
 def test_checking_a_state_allocates_nothing() -> None:
     model = tiny()
     state = initial_stream_state(model)
@@ -271,8 +281,10 @@ def test_what_cannot_stream_is_refused() -> None:
         with pytest.raises(ValueError, match="evaluation mode"):
             call()
     plain = CTCTransformer(CTCTransformerConfig(4, num_features=FEATURES))
-    with pytest.raises(ValueError, match="causal"):
+    with pytest.raises(ValueError, match="is_causal=True"):
         initial_stream_state(plain)
+    with pytest.raises(ValueError, match="bidirectional=False"):
+        initial_stream_state(CTCBiLSTM(CTCBiLSTMConfig(4, FEATURES)))
     with pytest.raises(ValueError, match="chunk"):
         plain(frames_of(1, 6), chunk=2)
     with pytest.raises(ValueError, match="positions"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -84,3 +85,11 @@ def test_a_batch_refuses_what_cannot_be_right(
     with pytest.raises(error, match=f"^{name}: expected"):
         call(batch, state)
     assert batch.state.batch == 2
+
+
+def test_rows_that_are_overwritten_are_of_the_weights_that_made_them() -> None:
+    model = tiny_model()
+    _, state = model.prefill(random_tokens(model, 2, 3))
+    batch = DecodingBatch(replace(state, fingerprint=model.fingerprint()), 2)
+    batch.overwrite(torch.tensor([1]), state.index_select([0]))
+    assert batch.state.fingerprint is None

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linattn_models import Categorical, Head, Lsh
+from linattn_models import Categorical, Head, Lsh, Softmax
 from tests.models.tiny import (
     MAX_LENGTH,
     STEPPING,
@@ -227,9 +227,12 @@ def test_prompts_of_different_lengths_are_prefilled_at_once(
 
 
 def test_auto_reruns_where_an_attention_cannot_step(attention: str) -> None:
-    lsh = tiny_model(Lsh(rounds=2, buckets=4, chunk=3))
-    auto, rerun = (lsh.generate(2, generator=seeded(), method=m) for m in ("auto", "rerun"))
-    assert torch.equal(auto, rerun) and not lsh.can_step
+    for kind in (Lsh(rounds=2, buckets=4, chunk=3), Softmax(past_size=2)):
+        model = tiny_model(kind)
+        auto, rerun = (model.generate(2, generator=seeded(), method=m) for m in ("auto", "rerun"))
+        assert torch.equal(auto, rerun) and not model.can_step
+        with pytest.raises(ValueError, match="method='rerun'"):
+            model.generate(2, method="stateful")
     assert tiny_model(attention).can_step
 
 

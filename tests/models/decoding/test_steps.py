@@ -146,6 +146,13 @@ def test_to_casts_tensors_and_leaves_positions(attention: str) -> None:
     assert single.nbytes * 2 == state.nbytes
 
 
+def test_a_state_that_is_cast_fits_a_model_that_is_cast_alike(attention: str) -> None:
+    model = tiny_transformer(attention)
+    _, state = model.prefill(vectors(2, 3), max_length=ROOM)
+    y, _ = model.bfloat16().step(vectors(2, 1)[:, 0].bfloat16(), state.to(torch.bfloat16))
+    assert y.dtype == torch.bfloat16
+
+
 @pytest.mark.parametrize("rotary", [False, True])
 def test_autocast_steps_as_it_prefills(attention: str, rotary: bool) -> None:
     model = Transformer(tiny_config(attention, rotary=rotary)).eval()

@@ -22,7 +22,7 @@ from linattn_models.positions import WITHOUT_VECTORS, Positions
 from linattn_models.state import DecodingState, less_one, room_for
 from linattn_models.token_transformer import TokenTransformer
 from linattn_models.transformer import Transformer
-from linattn_models.validation import exact_keys, lengths_within
+from linattn_models.validation import exact_keys, instance, lengths_within
 
 # Rows of the table of positions in a compiled decoder, for a model without a max_length.
 DEFAULT_POSITIONS = 4096
@@ -48,6 +48,7 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
     Raises:
         ValueError: a configuration that is not causal, or has blocks or cross-attention; a length
             below 1, learned positions without a length, unknown positions.
+        TypeError: not a configuration, or not a head.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
         positions: str | None = None,
     ) -> None:
         super().__init__()
+        instance("config", config, TransformerConfig)
         advice = "its outputs would see the tokens that they predict"
         if not config.is_causal:
             raise ValueError(expected("is_causal", True, False, advice))
@@ -110,7 +112,7 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
 
     @property
     def can_step(self) -> bool:
-        """Whether the model can step: LSH attention has no state and cannot."""
+        """Whether the model can step; LSH attention, and softmax with a `past_size`, cannot."""
         return not cast(Attention, self.config.attention).cannot_step
 
     def describe(self, positions: int | None = None) -> DecoderDescription:

@@ -12,7 +12,7 @@ from linattn_models.config import TransformerConfig
 from linattn_models.sharded import needs_whole
 from linattn_models.state import DecodingState
 from linattn_models.transformer import Memory, Transformer
-from linattn_models.validation import exact_keys
+from linattn_models.validation import exact_keys, instance
 
 
 class EncoderDecoder(nn.Module):
@@ -100,6 +100,8 @@ class EncoderDecoder(nn.Module):
 
 def check_pair(encoder: TransformerConfig, decoder: TransformerConfig) -> None:
     """Refuses configurations that no encoder and decoder of it have."""
+    instance("encoder", encoder, TransformerConfig)
+    instance("decoder", decoder, TransformerConfig)
     if encoder.is_causal or encoder.cross_attention:
         got = f"is_causal={encoder.is_causal}, cross_attention={encoder.cross_attention}"
         wanted = "is_causal=False and cross_attention=False"

@@ -92,6 +92,8 @@ def save(
         raise TypeError(expected("model", f"linattn_models.{kind}", f"another class {kind}"))
     if weights is not None:
         one_of("weights", weights, FEWER_BITS)
+    if extra is not None and not isinstance(extra, Mapping):
+        raise TypeError(expected("extra", "a mapping", f"a {type(extra).__name__}"))
     config = {
         "model": kind,
         **model.to_dict(),

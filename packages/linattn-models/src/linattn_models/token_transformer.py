@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from linattn_core.decoder_spec import DecoderDescription
-from linattn_core.errors import expected
+from linattn_core.errors import expected, quote
 from linattn_models.config import TransformerConfig
 from linattn_models.decoding import (
     CompiledDecoder,
@@ -32,7 +32,7 @@ from linattn_models.state import (
 )
 from linattn_models.tied import TiedLinear
 from linattn_models.transformer import Transformer
-from linattn_models.validation import at_least, lengths_within
+from linattn_models.validation import as_int, at_least, lengths_within
 
 # Standard deviation of the initial vectors: small, so that early updates can change them a lot.
 STD = 0.02
@@ -55,7 +55,7 @@ class TokenTransformer(GenerationMixin, nn.Module):
         if max_length is not None:
             max_length = at_least("max_length", max_length, 1)
         embed_dim = config.embed_dim
-        self.head: Head = cast(Head, head) if hasattr(head, "kind") else Categorical(head)
+        self.head = _as_head(head)
         if config.tie_embeddings and not isinstance(self.head, Categorical):
             wanted = "False with a head that is not Categorical"
             raise ValueError(expected("tie_embeddings", wanted, f"True with {self.head}"))
@@ -248,3 +248,12 @@ def embedding_of(tokens: int, embed_dim: int) -> nn.Embedding:
     table = nn.Embedding(tokens, embed_dim)
     nn.init.normal_(table.weight, std=STD)
     return table
+
+
+def _as_head(head: object) -> Head:
+    """The head; of an int `Categorical`."""
+    if hasattr(head, "kind") and not isinstance(head, type):
+        return cast(Head, head)
+    if as_int(head) is None:
+        raise TypeError(expected("head", "a head, or an int for Categorical", quote(head)))
+    return Categorical(cast(int, head))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from linattn_core.errors import expected, quote
 from linattn_models.heads import Categorical, Head
-from linattn_models.validation import json_object
+from linattn_models.validation import as_ints, json_object
 
 # What every tokenizer of the library `tokenizers` has, its ready-made ones too.
 _METHODS = ("encode", "decode", "get_vocab", "to_str")
@@ -68,11 +68,12 @@ class CharacterTokenizer:
 
         Raises:
             ValueError: a token without a character.
+            TypeError: not a list of integers.
         """
-        places = list(tokens)
+        places = as_ints("tokens", tokens)
         for place in places:
             if not 0 <= place < len(self):
-                raise ValueError(expected("tokens", f"some of 0..{len(self) - 1}", int(place)))
+                raise ValueError(expected("tokens", f"some of 0..{len(self) - 1}", place))
         return "".join(self.characters[place] for place in places)
 
 

@@ -34,6 +34,7 @@ from linattn_models.validation import (
     check_vector_sequences,
     check_vectors,
     exact_keys,
+    instance,
     key_mask_of,
     lengths_within,
 )
@@ -53,6 +54,7 @@ class Transformer(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
+        instance("config", config, TransformerConfig)
         self.config = config
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
         self.norm = build_norm(config)
@@ -70,8 +72,8 @@ class Transformer(nn.Module):
 
         Args:
             x: (B, N, E).
-            key_lengths: (B,) int; positions at or past a row's length are padding, which no real
-                position sees. Outputs at padded positions mean nothing.
+            key_lengths: (B,) int; positions at or past a row's length are padding, which may hold
+                any finite numbers, and which no real position sees. Outputs there mean nothing.
             memory: from `remember`, for a model with cross-attention.
             attn_mask: (B, N) bool, False at padding, which may be anywhere; for linear and softmax
                 attention. No real position sees padding, and outputs at padding mean nothing.
@@ -279,7 +281,7 @@ class Transformer(nn.Module):
             for block, layer, sums in zip(self._layers, state.layers, read, strict=True):
                 x, layer = block.step(x, layer, cursor, sums, rotation)
                 layers.append(layer)
-        except (AttributeError, RuntimeError):
+        except (AttributeError, RuntimeError, TypeError, ValueError):
             self.check_state(state)  # only now, because it takes about as long as a step
             raise
         state = DecodingState(tuple(layers), cursor.advance(), state.max_length)

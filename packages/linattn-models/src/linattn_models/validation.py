@@ -70,6 +70,17 @@ def hash_buckets(name: str, value: object) -> int:
     return number
 
 
+def instance(name: str, value: object, kind: type) -> None:
+    """Refuses anything but an instance of a class."""
+    if not isinstance(value, kind):
+        got = (
+            f"the class {value.__name__}"
+            if isinstance(value, type)
+            else f"a {type(value).__name__}"
+        )
+        raise TypeError(expected(name, f"a {kind.__name__}", got))
+
+
 def boolean(name: str, value: object) -> None:
     """Refuses anything but True and False."""
     if not isinstance(value, bool):

@@ -65,7 +65,8 @@ class Mixer(Projections):
     ) -> Tensor:
         """(B, N, E) -> (B, N, E), all positions at once.
 
-        With `causal_block`, for linear attention, blocks of another size than the configuration's.
+        With `causal_block`, of linear attention without a window, and of softmax attention with a
+        `past_size`, blocks of another size than the configuration's.
         """
         options = {} if causal_block is None else {"causal_block": causal_block}
         projected = self.project(x, rotation)

@@ -20,14 +20,17 @@ class _Kind:
 
     Attributes:
         kind: the name.
-        cannot_step: the reason why this attention cannot step; empty where it can.
         has_cache: whether its state is a cache of keys and values, with room for a fixed number of
             positions.
     """
 
     kind: ClassVar[str]
     has_cache: ClassVar[bool] = False
-    cannot_step: ClassVar[str] = ""
+
+    @property
+    def cannot_step(self) -> str:
+        """The reason why this attention cannot step; empty where it can."""
+        return ""
 
     def __str__(self) -> str:
         return self.kind
@@ -43,7 +46,7 @@ class Linear(_Kind):
 
     Attributes:
         feature_map: phi, a name that `linattn_core.feature_map_names` lists.
-        eps: added to the denominator.
+        eps: added to the denominator; beside a window, where none is 0, not used.
         feature_map_options: the map's own options, a mapping or pairs, such as
             {"num_features": 64}; stored as sorted pairs.
         decay: None for no decay; "fixed": each head has its own constant factor, as in RetNet;
@@ -108,6 +111,14 @@ class Softmax(_Kind):
     def __post_init__(self) -> None:
         fields_at_least(self, 0, "past_size")
 
+    @property
+    def cannot_step(self) -> str:
+        if not self.past_size:
+            return ""
+        wanted = "0 in a model that steps or prefills"
+        advice = "call generate(method='rerun'), or use linear attention"
+        return expected("past_size", wanted, self.past_size, advice)
+
 
 @dataclass(frozen=True)
 class Lsh(_Kind):
@@ -120,11 +131,6 @@ class Lsh(_Kind):
     """
 
     kind = "lsh"
-    cannot_step = (
-        "LSH attention cannot step or prefill: a new position sorts among those before it and "
-        "shifts the chunks of all, so that no state stays valid; call generate(method='rerun'), or "
-        "use linear or softmax attention."
-    )
 
     rounds: int = 4
     buckets: int = 64
@@ -133,6 +139,14 @@ class Lsh(_Kind):
     def __post_init__(self) -> None:
         fields_at_least(self, 1, "rounds", "chunk")
         object.__setattr__(self, "buckets", hash_buckets("buckets", self.buckets))
+
+    @property
+    def cannot_step(self) -> str:
+        return (
+            "LSH attention cannot step or prefill: a new position sorts among those before it and "
+            "shifts the chunks of all, so that no state stays valid; call "
+            "generate(method='rerun'), or use linear or softmax attention."
+        )
 
     def __str__(self) -> str:
         return f"{self.kind}-{self.rounds}"

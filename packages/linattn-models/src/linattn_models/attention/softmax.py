@@ -32,8 +32,7 @@ class SoftmaxMixer(Mixer):
     ) -> LayerState:
         """An empty cache for `max_length` positions."""
         if self.past_size:
-            wanted, advice = "0 for a state of positions", "use linear attention"
-            raise ValueError(expected("past_size", wanted, self.past_size, advice))
+            raise ValueError(self._cannot_step)
         if max_length is None:
             advice = "a softmax cache is allocated for the longest sequence"
             raise ValueError(expected("max_length", "a number of positions", None, advice))

@@ -64,7 +64,7 @@ def continue_windows(
     end = (start + (length if lengths is None else lengths)).unsqueeze(1)
     times = end - 1 - (end - 1 - every_slot) % window_size  # (B, w)
     columns = times - start.unsqueeze(1) + (key.shape[2] - length)
-    written = (times >= 0).view(batch, 1, -1, 1)
+    written = (times >= 0)[:, None, :, None]
     keys, values = (_take(x, columns.clamp(min=0)) * written.to(x.dtype) for x in (key, value))
     return out, WindowCache(keys, values, *sums)
 
@@ -118,7 +118,7 @@ def step_windows(
     """
     keys, values, _, z = cache
     (batch, kv_heads, _, dim), dtype = keys.shape, accumulation_dtype(keys.dtype)
-    own = slots.own.view(-1, 1, 1, 1).expand(batch, kv_heads, 1, dim)
+    own = slots.own[:, None, None, None].expand(batch, kv_heads, 1, dim)
     root = dim**-0.25
     with without_autocast(keys.device.type):
         last_key, last_value = (x.gather(2, own).to(dtype) for x in (keys, values))
@@ -132,10 +132,11 @@ def step_windows(
             feature_map="identity", state_indices=slots.leaving, normalize=False, inplace=True,
             enable_gqa=bool(query.shape[1] != kv_heads), backend=backend,
         )  # fmt: skip
-        grouped = phi_query.squeeze(2).unflatten(1, (kv_heads, -1))  # (B, H_kv, H / H_kv, F)
+        groups = kv_heads, query.shape[1] // kv_heads
+        grouped = phi_query.squeeze(2).unflatten(1, groups)  # (B, H_kv, H / H_kv, F)
         normalizer = (grouped @ z.unsqueeze(-1)).flatten(1, 2)  # (B, H, 1), 0 without sums
 
-        rows = (scaled * root).squeeze(2).unflatten(1, (kv_heads, -1))
+        rows = (scaled * root).squeeze(2).unflatten(1, groups)
         scores = rows @ keys.to(dtype).mT  # (B, H_kv, H / H_kv, w)
         scores = scores.masked_fill(~slots.visible[:, None, None], -torch.inf)
         log_sum = scores.logsumexp(-1, keepdim=True)
@@ -147,5 +148,5 @@ def step_windows(
 def _take(x: Tensor, columns: Tensor) -> Tensor:
     """The columns (B, w) of x (B, H, L, D), (B, H, w, D)."""
     batch, heads, _, dim = x.shape
-    index = columns.view(batch, 1, -1, 1).expand(batch, heads, columns.shape[1], dim)
+    index = columns[:, None, :, None].expand(batch, heads, columns.shape[1], dim)
     return x.gather(2, index)

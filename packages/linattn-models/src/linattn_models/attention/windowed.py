@@ -16,7 +16,7 @@ from linattn_models.attention.config import Linear
 from linattn_models.attention.linear import LinearHeads
 from linattn_models.attention.window_states import WindowSlots, continue_windows, step_windows
 from linattn_models.attention.windows import attend_windows
-from linattn_models.state import Cursor, LayerState, WindowCache
+from linattn_models.state import Cursor, LayerState, WindowCache, of_another_model
 
 
 class WindowedMixer(LinearHeads, Mixer):
@@ -95,7 +95,7 @@ class WindowedMixer(LinearHeads, Mixer):
         if is_writable(state[0]):
             self._refuse_onnx(query)
             slots = WindowSlots.at(cursor.rows(key.shape[0], key.device), self.window_size)
-            cache, settings = cast(WindowCache, state), self._window_settings()
+            cache, settings = self._own_cache(state, key), self._window_settings()
             return step_windows(query, key, value, cache, slots, **settings), state
         query, key, value = (x.unsqueeze(2) for x in (query, key, value))
         heads, state = self.attend_and_keep(query, key, value, None, None, state, cursor)
@@ -105,6 +105,16 @@ class WindowedMixer(LinearHeads, Mixer):
         """The two projections, `qkv` and `out`, for a backend that compiles whole steps."""
         description.require(self, WindowedMixer)
         return self.describe_projections()
+
+    def _own_cache(self, state: LayerState, like: Tensor) -> WindowCache:
+        """The cache of a step, which would write other sizes and dtypes without an error."""
+        cache = cast(WindowCache, state)
+        shape = (self.num_kv_heads, self.window_size, self.head_dim)
+        dtypes = (self.log_gamma.dtype, like.dtype)  # inside autocast, that of its products
+        if cache.keys.shape[1:] != shape or cache.keys.dtype not in dtypes:
+            own = self.initial_state(1, None, like.device, self.log_gamma.dtype)
+            raise of_another_model("a layer of the state", own, cache)
+        return cache
 
     def _window_settings(self) -> dict[str, Any]:
         return {

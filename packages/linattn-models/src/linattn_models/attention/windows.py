@@ -116,13 +116,17 @@ def _softmax(
     blocks, span = -(-length // block), size - 1 + block
     # The first column is that of the first query's window: columns are added, or left out.
     left, right = size - 1 - (columns - length), blocks * block - length
-    rows = _pad(query, 0, right).unflatten(2, (blocks, block)).unflatten(1, (kv_heads, -1))
+    rows = (
+        _pad(query, 0, right)
+        .unflatten(2, (blocks, block))
+        .unflatten(1, (kv_heads, heads // kv_heads))
+    )
     rows = rows.transpose(2, 3).flatten(3, 4)  # (B, H_kv, blocks, H / H_kv * block, D)
     key, value = (_in_blocks(x, left, right, span, block) for x in (key, value))
     dtype = accumulation_dtype(query.dtype)
     with without_autocast(query.device.type):
         # (B, H_kv, blocks, H / H_kv, block, span)
-        scores = (rows.to(dtype) @ key.to(dtype).mT).unflatten(3, (-1, block))
+        scores = (rows.to(dtype) @ key.to(dtype).mT).unflatten(3, (heads // kv_heads, block))
         if mask is not None or block > 1:
             mask = query.new_ones(1, columns, dtype=torch.bool) if mask is None else mask
             visible = _visible(F.pad(mask, (left, right)).unfold(1, span, block), size)
@@ -131,11 +135,11 @@ def _softmax(
         weights = (scores - largest).exp()
         total = weights.sum(-1, keepdim=True)
         sums = weights.to(value.dtype).flatten(3, 4) @ value
-        out = (sums.unflatten(3, (-1, block)) / total).to(value.dtype)
+        out = (sums.unflatten(3, (heads // kv_heads, block)) / total).to(value.dtype)
         log_sum = largest + total.log()
 
     def in_order(x: Tensor) -> Tensor:
-        return x.transpose(2, 3).reshape(batch, heads, blocks * block, -1)[:, :, :length]
+        return x.transpose(2, 3).reshape(batch, heads, blocks * block, x.shape[-1])[:, :, :length]
 
     return in_order(out), in_order(log_sum)[..., 0]
 

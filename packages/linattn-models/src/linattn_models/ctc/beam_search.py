@@ -26,6 +26,8 @@ from linattn_models.ctc.alignment import (
 from linattn_models.ctc.prefixes import LanguageModel, Prefixes
 from linattn_models.validation import at_least, in_range, lengths_within
 
+LARGEST_BONUS = 1e9
+
 
 @dataclass(frozen=True)
 class Hypothesis:
@@ -80,7 +82,7 @@ class BeamSearch:
         num_classes = at_least("num_classes", num_classes, 2)
         beam = at_least("beam", beam, 1)
         in_range("lm_weight", lm_weight, 0.0, np.inf)
-        in_range("insertion_bonus", insertion_bonus, -1e9, 1e9)
+        in_range("insertion_bonus", insertion_bonus, -LARGEST_BONUS, LARGEST_BONUS)
         self.beam = beam
         self.prefixes = Prefixes(num_classes, lm, lm_weight, insertion_bonus)
         self._fed: list[Floats] = []

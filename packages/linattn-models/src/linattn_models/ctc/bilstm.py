@@ -47,6 +47,11 @@ class CTCBiLSTM(Recognizer):
         return not self.config.bidirectional
 
     @property
+    def how_to_stream(self) -> str:
+        """Advice for a recognizer that cannot."""
+        return "build it with bidirectional=False"
+
+    @property
     def dropout(self) -> float:
         """Probability with which outputs are dropped in training mode."""
         return self.config.dropout

@@ -20,7 +20,7 @@ from linattn_models.ctc.arpa import (
     read_arpa,
     write_arpa,
 )
-from linattn_models.validation import at_least
+from linattn_models.validation import as_ints, at_least
 
 History = tuple[int, ...]
 START, END = -1, 0
@@ -75,6 +75,7 @@ class NGram:
 
         Raises:
             ValueError: no transcript, phones out of range, or order below 1.
+            TypeError: phones that are not integers.
         """
         order = at_least("order", order, 1)
         _check_names(phones)
@@ -132,16 +133,20 @@ class NGram:
 
         Raises:
             ValueError: another phone.
+            TypeError: phones that are not integers.
         """
-        if phone != END:
-            _tokens([phone], len(self.phones))
-        return float(self.log_probs(self._state((START, *history)))[phone])
+        before = _tokens(history, len(self.phones))[:-1]
+        [last] = as_ints("phone", phone)
+        if last != END:
+            _tokens([last], len(self.phones))
+        return float(self.log_probs(self._state(tuple(before)))[last])
 
     def perplexity(self, transcripts: Iterable[Sequence[int]]) -> float:
         """exp of the mean of -ln p over all phones and the end of each transcript.
 
         Raises:
             ValueError: no transcript, or phones out of range.
+            TypeError: phones that are not integers.
         """
         logs = []
         for transcript in transcripts:
@@ -186,7 +191,7 @@ class NGram:
 
 
 def _tokens(transcript: Sequence[int], phones: int) -> list[int]:
-    tokens = [int(phone) for phone in transcript]
+    tokens = as_ints("phones", transcript)
     outside = [phone for phone in tokens if not 1 <= phone <= phones]
     if outside:
         raise ValueError(expected("phones", f"classes in 1..{phones}", outside[0]))

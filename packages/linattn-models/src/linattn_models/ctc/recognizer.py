@@ -15,7 +15,7 @@ from linattn_models.ctc.front import Subsampling
 from linattn_models.ctc.loss import ctc_loss
 from linattn_models.packing import past_lengths
 from linattn_models.precision import dtype_of
-from linattn_models.validation import at_least, exact_keys, lengths_within, no_dropout
+from linattn_models.validation import at_least, exact_keys, instance, lengths_within, no_dropout
 
 
 class Recognizer(nn.Module):
@@ -38,6 +38,7 @@ class Recognizer(nn.Module):
 
     def __init__(self, config: FrontConfig) -> None:
         super().__init__()
+        instance("config", config, self.config_class)
         self.config = config
         self.subsampling = Subsampling(config.channels) if config.subsampling > 1 else None
 
@@ -74,6 +75,11 @@ class Recognizer(nn.Module):
         raise NotImplementedError
 
     @property
+    def how_to_stream(self) -> str:
+        """Advice for a recognizer that cannot."""
+        raise NotImplementedError
+
+    @property
     def dropout(self) -> float:
         """Probability with which outputs are dropped in training mode."""
         raise NotImplementedError
@@ -82,8 +88,8 @@ class Recognizer(nn.Module):
         """Output frames of a chunk as an int; only a causal recognizer has chunks."""
         if self.streams:
             return at_least("chunk", chunk, 1)
-        advice = "build a CTCTransformer with is_causal=True"
-        raise ValueError(expected("chunk", "none, since all frames are seen", chunk, advice))
+        wanted = "none, since all frames are seen"
+        raise ValueError(expected("chunk", wanted, chunk, self.how_to_stream))
 
     def forward(
         self, frames: Tensor, lengths: Tensor | None = None, *, chunk: int | None = None
@@ -167,6 +173,8 @@ class Recognizer(nn.Module):
 
 def check_frames(frames: Tensor, num_features: int, dtype: torch.dtype) -> None:
     """Refuses frames that are not (B, T, F) in the dtype of the weights, or are empty."""
+    if not isinstance(frames, Tensor):
+        raise TypeError(expected("frames", "a tensor", f"a {type(frames).__name__}"))
     if frames.ndim != 3 or 0 in frames.shape or frames.shape[2] != num_features:
         wanted = f"shape (batch, frames, {num_features}) with at least one row and one frame"
         raise ValueError(expected("frames", wanted, tuple(frames.shape)))

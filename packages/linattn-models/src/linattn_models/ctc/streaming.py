@@ -21,6 +21,7 @@ from linattn_models.ctc.transformer import CTCTransformer
 from linattn_models.fingerprint import check_weights, compute_fingerprint
 from linattn_models.packing import past_lengths
 from linattn_models.precision import device_of, dtype_of
+from linattn_models.state.decoding_state import as_rows, no_such_rows
 from linattn_models.state.files import read_tensors, write_tensors
 from linattn_models.validation import at_least, lengths_within, no_dropout
 
@@ -36,12 +37,13 @@ class StreamState:
 
     Attributes:
         frame: (B, 1, F), the last frame; (B, 0, F) without subsampling.
-        maps: (B, channels, 1, F / 2), the last outputs of the first front convolution.
+        maps: (B, channels, 1, ceil(F / 2)), the last outputs of the first front convolution.
         convolutions: (B, layers, E, kernel // 2), what the depthwise convolutions saw last.
-        s: (B, layers, H, D, D), the sums S of linear attention; of softmax attention (B, layers, H,
-            past_size, D), the last keys; of an LSTM (B, layers, hidden_dim), its outputs h.
-        z: (B, layers, H, D), the sums z; of softmax attention the last values, as the keys; of an
-            LSTM its cells c.
+        s: (B, layers, H_kv, features, D), the sums S of linear attention; of softmax attention (B,
+            layers, H_kv, past_size, D), the last keys; of an LSTM (B, layers, hidden_dim), its
+            outputs h.
+        z: (B, layers, H_kv, features), the sums z; of softmax attention the last values, as the
+            keys; of an LSTM its cells c.
         fingerprint: of the weights that made it; None if it is not known.
     """
 
@@ -67,10 +69,19 @@ class StreamState:
         names = (field.name for field in fields(self) if field.name != "fingerprint")
         return {name: getattr(self, name) for name in names}
 
-    def index_select(self, indices: Tensor) -> StreamState:
-        """The states of the streams `indices` (any length, repeats allowed), as a copy."""
-        rows = {name: x.index_select(0, indices.to(x.device)) for name, x in self.tensors().items()}
-        return StreamState(**rows, fingerprint=self.fingerprint)
+    def index_select(self, indices: Tensor | Sequence[int]) -> StreamState:
+        """The states of the streams `indices` (any length, repeats allowed), as a copy.
+
+        Raises:
+            ValueError: indices of another shape; on the CPU also a stream that is not there.
+            TypeError: not integers.
+        """
+        rows = as_rows(indices).to(self.s.device)
+        try:
+            tensors = {name: x.index_select(0, rows) for name, x in self.tensors().items()}
+        except (IndexError, RuntimeError):
+            raise no_such_rows(rows, self.batch) from None
+        return StreamState(**tensors, fingerprint=self.fingerprint)
 
     @classmethod
     def cat(cls, states: Sequence[StreamState]) -> StreamState:
@@ -78,7 +89,11 @@ class StreamState:
 
         Raises:
             ValueError: no states, or states of different models.
+            TypeError: not a list of states.
         """
+        if not isinstance(states, list | tuple) or not all(isinstance(x, cls) for x in states):
+            wanted = "a list of StreamState"
+            raise TypeError(expected("states", wanted, f"a {type(states).__name__}"))
         if not states:
             raise ValueError(expected("states", "at least one StreamState", "none"))
         shapes = [_signature(state) for state in states]
@@ -128,8 +143,8 @@ def initial_stream_state(model: Streaming, batch: int = 1) -> StreamState:
     """
     batch = at_least("batch", batch, 1)
     if not model.streams:
-        advice = "build it with is_causal=True and positions='none'"
-        raise ValueError(expected("the model", "a causal recognizer", "one of all frames", advice))
+        wanted, got = "a causal recognizer", "one of all frames"
+        raise ValueError(expected("the model", wanted, got, model.how_to_stream))
     device, kinds = device_of(model.output), _describe_tensors(model).items()
     zeros = {
         name: torch.zeros(batch, *shape, device=device, dtype=dtype)

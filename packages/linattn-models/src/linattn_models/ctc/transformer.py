@@ -48,6 +48,11 @@ class CTCTransformer(Recognizer):
         return self.config.transformer.is_causal
 
     @property
+    def how_to_stream(self) -> str:
+        """Advice for a recognizer that cannot."""
+        return "build it with is_causal=True and positions='none'"
+
+    @property
     def dropout(self) -> float:
         """Probability with which outputs are dropped in training mode."""
         return self.config.transformer.dropout

@@ -88,7 +88,7 @@ class DecodingBatch:
             rows: (R,) int64, places in the batch, each once.
             state: of R rows, or of one for all places. Its parameters are not copied.
         """
-        check_alike([self._state, state])
+        fingerprint = common_fingerprint(check_alike([self._state, state]))
         state = state.with_room(self._state.max_length)
         with torch.no_grad():
             for own, layer in zip(self._state.layers, state.layers, strict=True):
@@ -96,7 +96,7 @@ class DecodingBatch:
                     x[rows] = new
         positions = self._state.cursor.rows(self._state.batch, self._state.device).clone()
         positions[rows] = state.cursor.rows(state.batch, state.device)
-        self._state = replace(self._state, cursor=Cursor.at(positions))
+        self._state = replace(self._state, cursor=Cursor.at(positions), fingerprint=fingerprint)
 
     def leave(self, rows: Tensor | Sequence[int]) -> Tensor:
         """Removes rows; the last ones move to their places.

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linattn_core import LinearAttentionState
+from linattn_core.state import accumulation_dtype
 
 
 class KeyValueCache(NamedTuple):
@@ -148,13 +149,25 @@ class WindowCache(NamedTuple):
         return WindowCache(*(x.detach() for x in self))
 
     def to(self, *args: Any, **kwargs: Any) -> WindowCache:
-        """The cache moved or cast as by `torch.Tensor.to`."""
-        return WindowCache(*(x.to(*args, **kwargs) for x in self))
+        """The cache moved or cast as by `torch.Tensor.to`; the sums to the dtype of sums."""
+        keys, values = (x.to(*args, **kwargs) for x in (self.keys, self.values))
+        return WindowCache(keys, values, *move_sums(self.sums, *args, **kwargs))
 
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors."""
         return sum(x.nbytes for x in self)
+
+
+def move_sums(sums: LinearAttentionState, *args: Any, **kwargs: Any) -> LinearAttentionState:
+    """The sums moved or cast as by `torch.Tensor.to`, to float32 in place of half precision.
+
+    Models of half precision sum in float32.
+    """
+    like = sums.z[:0].to(*args, **kwargs)
+    if accumulation_dtype(like.dtype) == like.dtype:
+        return sums.to(*args, **kwargs)
+    return sums.to(like.device, accumulation_dtype(like.dtype))
 
 
 # The state of a layer whose size does not grow.

@@ -10,8 +10,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from linattn_core import LinearAttentionState
 from linattn_core.errors import expected
-from linattn_models.state.cache import KeyValueCache, LayerState
+from linattn_models.state.cache import KeyValueCache, LayerState, move_sums
 from linattn_models.state.cursor import Cursor
 from linattn_models.state.files import read_state_file, write_state_file
 from linattn_models.validation import as_int, as_ints, at_least
@@ -89,16 +90,14 @@ class DecodingState:
         Cost: a copy of the rows of the result. A `DecodingBatch` drops rows at the cost of those
         that are dropped.
         """
-        indices = _rows(indices).to(self.device)
+        indices = as_rows(indices).to(self.device)
         parameters = self.parameters
         try:
             layers = tuple(layer.index_select(indices) for layer in self.layers)
             cursor = self.cursor.index_select(indices)
             parameters = None if parameters is None else parameters.index_select(0, indices)
         except IndexError:
-            low, high = (int(bound) for bound in indices.aminmax())
-            wanted = f"rows in 0..{self.batch - 1}"
-            raise ValueError(expected("indices", wanted, f"{low} to {high}")) from None
+            raise no_such_rows(indices, self.batch) from None
         return replace(self, layers=layers, cursor=cursor, parameters=parameters)
 
     @classmethod
@@ -136,7 +135,8 @@ class DecodingState:
             Views of this state's memory, which change when the state is updated in place.
 
         Raises:
-            ValueError: sizes below 1, or a list whose sum is not the number of sequences.
+            ValueError: one size below 1, or a list with a size below 0 or whose sum is not the
+                number of sequences.
             TypeError: not integers.
         """
         sizes = _sizes_of_parts(sizes, self.batch)
@@ -208,8 +208,17 @@ class DecodingState:
         return self._map(lambda layer: layer.detach(), Tensor.detach)
 
     def to(self, *args: Any, **kwargs: Any) -> DecodingState:
-        """The state, moved or cast as by `torch.Tensor.to`; positions are moved but not cast."""
-        moved = self._map(lambda x: x.to(*args, **kwargs), lambda x: x.to(*args, **kwargs))
+        """The state, moved or cast as by `torch.Tensor.to`, for a model that is cast alike.
+
+        Positions are not cast, and sums to float32 in place of half precision.
+        """
+
+        def move(layer: LayerState) -> LayerState:
+            if isinstance(layer, LinearAttentionState):
+                return move_sums(layer, *args, **kwargs)
+            return layer.to(*args, **kwargs)
+
+        moved = self._map(move, lambda x: x.to(*args, **kwargs))
         return replace(moved, cursor=self.cursor.to(moved.device))
 
     @property
@@ -241,7 +250,13 @@ def layer_shape(layer: LayerState) -> tuple[object, ...]:
     return type(layer).__name__, *zip(places, map(tuple, sizes), strict=True)
 
 
-def _rows(indices: object) -> Tensor:
+def no_such_rows(indices: Tensor, batch: int) -> ValueError:
+    """The error for indices of which some are not among the rows."""
+    low, high = (int(bound) for bound in indices.aminmax())
+    return ValueError(expected("indices", f"rows in 0..{batch - 1}", f"{low} to {high}"))
+
+
+def as_rows(indices: object) -> Tensor:
     """The indices of rows as a tensor; whether the rows are there is not read."""
     if not isinstance(indices, Tensor):
         return torch.tensor(as_ints("indices", indices), dtype=torch.int64)

@@ -41,6 +41,8 @@ class LshMixer(Mixer):
         if mask is not None:
             advice = "pass key_lengths to a Transformer, or use linear or softmax attention"
             raise ValueError(expected("attn_mask", "None for LSH attention", "a mask", advice))
+        if query.shape[2] == 0:  # nothing to sort
+            return torch.zeros_like(value)
         rotations = torch.randn_like(self.rotations) if self.training else self.rotations
         return lsh_attention(
             query,
