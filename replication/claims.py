@@ -9,9 +9,9 @@ one first), the rule that decides, and what the paper has. Rules have two number
 
 The column scale says what is confirmed in direction at best: "gpu", a time, speed or memory of a
 GPU when it was measured on a CPU; "training", what any preset but the paper's has trained. Further
-lines of the same name are further rules, and all of them have to hold. Trainings of few
-updates confirm nothing. Tables 1 to 5 were compared with two independent transcriptions of the
-paper's third version.
+lines of the same name are further rules, and all of them have to hold. A training of fewer than
+FEW_UPDATES updates confirms nothing. Tables 1 to 5 were compared with two independent
+transcriptions of the paper's third version.
 """
 
 from __future__ import annotations
@@ -41,8 +41,6 @@ ABOVE_ZERO = 5e-324  # the least positive float64
 # A factor within which ratios agree, and one by which figures may differ and still be equal. That
 # of bits was seen: bits-mnist, run twice, gave softmax attention 1.324 and 1.341 bits/dim.
 MARGINS = {"speed": (1.25, 1.05), "bits": (1.02, 1.013), "errors": (1.1, 1.02)}
-
-
 FEW_UPDATES = 500  # fewer say nothing of a model; MNIST's 120 show 960 images
 
 
@@ -144,7 +142,10 @@ class Claim:
         return self.name.split("/")[0]
 
     def count_updates(self, figures: Figures) -> float | None:
-        """The updates of what the first figure was trained for; None if it is not of a training."""
+        """The updates of the first figure's training; None if it is not of one.
+
+        In equal time, those where updates are equal: as many of the fastest.
+        """
         method, _, what = self.rules[0].figure.partition("/")
         drawn = "-drawn" if what.endswith("-over-independent") else ""
         return figures.get(f"{method}/updates{drawn}")

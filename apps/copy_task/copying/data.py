@@ -34,8 +34,8 @@ class Duplications:
 
     Args:
         seed: decides what is drawn; sequences of two seeds are equal only by chance.
-        stream: what the sequences are for; with the same seed, the two streams have different
-            sequences.
+        stream: what the sequences are for; with the same seed, two streams are drawn independently,
+            so that only short sequences are in both.
         examples: how many sequences there are.
         max_length: positions of each, padding included; the longest copy is half of them, less one.
     """

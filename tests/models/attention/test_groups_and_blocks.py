@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from linattn_models import AutoregressiveTransformer, Transformer, compile_decoder
+from linattn_models import (
+    AutoregressiveTransformer,
+    Linear,
+    Softmax,
+    Transformer,
+    TransformerConfig,
+    compile_decoder,
+)
 from tests.models.tiny import ATTENTIONS, tiny_config, tiny_transformer
 
 
@@ -139,3 +146,9 @@ def test_a_decay_forgets_and_steps_agree() -> None:
             for position in range(9):
                 y, state = model.step(x[:, position], state)
                 torch.testing.assert_close(y, model(x)[:, position])
+
+
+@pytest.mark.parametrize("attention", [Linear(), Softmax(past_size=2)])
+def test_a_batch_of_no_rows_has_blocks_of_no_rows(attention: Linear | Softmax) -> None:
+    model = Transformer(TransformerConfig(1, 2, 4, 8, attention=attention, causal_block=2))
+    assert model(torch.zeros(0, 5, 8)).shape == (0, 5, 8)

@@ -213,6 +213,8 @@ def test_phones_are_integers() -> None:
         lambda: NGram.estimate([[1.9]], PHONES),  # type: ignore[list-item]
         lambda: ngram.log_prob(["x"], 1),  # type: ignore[list-item]
         lambda: ngram.log_prob([1], 1.5),  # type: ignore[arg-type]
+        lambda: ngram.log_prob([1], [1, 1]),  # type: ignore[arg-type]
+        lambda: ngram.perplexity([1, 2]),  # type: ignore[list-item]
     ):
         with pytest.raises(TypeError, match="phone"):
             call()

@@ -149,8 +149,13 @@ def test_to_casts_tensors_and_leaves_positions(attention: str) -> None:
 def test_a_state_that_is_cast_fits_a_model_that_is_cast_alike(attention: str) -> None:
     model = tiny_transformer(attention)
     _, state = model.prefill(vectors(2, 3), max_length=ROOM)
-    y, _ = model.bfloat16().step(vectors(2, 1)[:, 0].bfloat16(), state.to(torch.bfloat16))
+    state, before = state.to(torch.float32), state.to(torch.float32)
+    cast = state.to(torch.bfloat16)
+    with torch.no_grad():
+        y, _ = model.bfloat16().step(vectors(2, 1)[:, 0].bfloat16(), cast)
     assert y.dtype == torch.bfloat16
+    for layer, same in zip(state.layers, before.layers, strict=True):
+        assert all(map(torch.equal, layer, same))  # a cast is a copy
 
 
 @pytest.mark.parametrize("rotary", [False, True])

@@ -50,8 +50,8 @@ class Corpus:
         name: as --corpus takes it.
         inventory: the phones, in the order of their classes 1, 2, ...; 0 is the blank.
         splits: the utterances.
-        skipped: how many utterances of a split were left out, by reason; where dev is cut from
-            train, before that.
+        skipped: by split and reason, how many utterances were left out; those of a dev set that
+            is cut from train count under train.
     """
 
     name: str

@@ -247,8 +247,10 @@ def _check_tensors(tensors: Sequence[Tensor], layout: str, dims: int) -> None:
         if not isinstance(x, Tensor):
             raise TypeError(expected(name, "a torch.Tensor", _kind(x)))
         if x.layout is not torch.strided or x.is_nested:
-            got = "a nested tensor" if x.is_nested else f"the layout {x.layout}"
-            advice = "pass to_dense() of it, or sequences packed by cu_seqlens"
+            got, advice = f"the layout {x.layout}", "pass x.to_dense()"
+            if x.is_nested:
+                got = "a nested tensor"
+                advice = "pad it and pass key_lengths, or pack it and pass cu_seqlens"
             raise TypeError(expected(name, "a dense tensor", got, advice))
         if x.dim() != dims:
             raise ValueError(expected(name, f"{dims} dimensions {layout}", f"shape {_shape(x)}"))

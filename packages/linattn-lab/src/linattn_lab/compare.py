@@ -32,8 +32,8 @@ class Variant:
         name: of its run folder, and in tables.
         flags: how it is trained; their steps are its updates.
         train: (flags, run folder, whether to resume) makes or resumes the run.
-        settings: what the run's config.json must hold beside the settings of the training;
-            mappings, or nested names with dots.
+        settings: what config.json must hold in addition to the settings of the training: nested
+            mappings, or names joined by dots.
     """
 
     name: str
@@ -101,8 +101,9 @@ class Comparison:
     def _folder(self, variant: Variant, folder: str) -> RunFolder:
         run, flags = RunFolder(self.out / folder / variant.name), variant.flags
         if run.holds_run():
+            require_run(run, {"training.steps": flags.steps})  # its warm-up may not fit others
             training = flags.config().settle_warmup(run.config()).to_dict()
-            decisive = ["steps", *(name for name in training if name not in FREE_ON_RESUME)]
+            decisive = [name for name in training if name not in FREE_ON_RESUME]
             own = {f"training.{name}": training[name] for name in decisive}
             require_run(run, {**flatten(variant.settings), **own})
         return run

@@ -79,7 +79,8 @@ class Snapshot:
 def _compute_checksums(tensors: Iterable[Tensor]) -> Tensor:
     """A number for each row of each tensor, in which every place has a factor of its own.
 
-    So an exchange of columns changes it, and one of rows their order. As bits, NaN equals NaN.
+    So exchanging columns changes the numbers, and exchanging rows their order. As bits, NaN equals
+    NaN.
     """
     sums = []
     for x in map(torch.atleast_1d, tensors):

@@ -251,7 +251,7 @@ def embedding_of(tokens: int, embed_dim: int) -> nn.Embedding:
 
 
 def _as_head(head: object) -> Head:
-    """The head; of an int `Categorical`."""
+    """The head itself; an int n stands for `Categorical(n)`."""
     if hasattr(head, "kind") and not isinstance(head, type):
         return cast(Head, head)
     if as_int(head) is None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from linattn_core.errors import expected, quote
 from linattn_models.heads import Categorical, Head
-from linattn_models.validation import as_ints, json_object
+from linattn_models.validation import int_list, json_object
 
 # What every tokenizer of the library `tokenizers` has, its ready-made ones too.
 _METHODS = ("encode", "decode", "get_vocab", "to_str")
@@ -70,7 +70,7 @@ class CharacterTokenizer:
             ValueError: a token without a character.
             TypeError: not a list of integers.
         """
-        places = as_ints("tokens", tokens)
+        places = int_list("tokens", tokens)
         for place in places:
             if not 0 <= place < len(self):
                 raise ValueError(expected("tokens", f"some of 0..{len(self) - 1}", place))

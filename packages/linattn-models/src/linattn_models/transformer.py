@@ -141,7 +141,8 @@ class Transformer(nn.Module):
                 dtype).
 
         Raises:
-            ValueError: a model that is not causal, softmax without `max_length`, or LSH.
+            ValueError: a model that is not causal, softmax without `max_length`, or attention that
+                cannot step (LSH, softmax with a `past_size`).
         """
         self._check_causal("have a state")
         batch = at_least("batch", batch, 1)
@@ -184,8 +185,9 @@ class Transformer(nn.Module):
             position is that of `state` plus `lengths`.
 
         Raises:
-            ValueError: a model that is not causal, or LSH; lengths out of 0..N, positions past
-                `max_length`, or a state that does not fit.
+            ValueError: a model that is not causal, or attention that cannot step (LSH, softmax with
+                a `past_size`); lengths out of 0..N, positions past `max_length`, or a state that
+                does not fit.
 
         Cost: for linear attention without `causal_block`, and for all layers around an attention,
         in proportion to the sum of the lengths: padding is left out.

@@ -45,6 +45,13 @@ def as_ints(name: str, values: object) -> list[int]:
     return cast(list[int], integers)
 
 
+def int_list(name: str, values: object) -> list[int]:
+    """A sequence of integers, an array or a tensor (N,) as a list; refuses anything else."""
+    if as_int(values) is not None:
+        raise TypeError(expected(name, "a list of integers", quote(values)))
+    return as_ints(name, values)
+
+
 def at_least(name: str, value: object, lowest: int) -> int:
     """The value as an int; refuses anything but an integer of `lowest` or more."""
     number = as_int(value)

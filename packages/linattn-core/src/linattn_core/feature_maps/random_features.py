@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -142,8 +143,10 @@ class RandomFourier(RandomFeatures):
     ) -> None:
         head_dim, num_features = _check_sizes(head_dim, num_features, 2)
         self_lengthscale = head_dim**0.25 if lengthscale is None else lengthscale
-        if not isinstance(self_lengthscale, int | float) or not self_lengthscale > 0:
-            raise ValueError(expected("lengthscale", "a number above 0", quote(lengthscale)))
+        real = isinstance(self_lengthscale, Real) and not isinstance(self_lengthscale, bool)
+        if not real or not 0 < self_lengthscale < math.inf:
+            wanted = "a finite number above 0"
+            raise ValueError(expected("lengthscale", wanted, quote(lengthscale)))
         super().__init__(head_dim, num_features // 2, generator)
         self.lengthscale = self_lengthscale
 

@@ -19,7 +19,7 @@ def split_blocks(x: Tensor, block: int) -> Tensor:
 
 def join_blocks(x: Tensor, batch: int, length: int) -> Tensor:
     """The inverse of `split_blocks`: (B n, H, block, D) -> (B, H, N, D)."""
-    blocks: Tensor = x.unflatten(0, (batch, -1))
+    blocks: Tensor = x.unflatten(0, (batch, max(1, -(-length // x.shape[2]))))
     return blocks.transpose(1, 2).flatten(2, 3)[:, :, :length]
 
 

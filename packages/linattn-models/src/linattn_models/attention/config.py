@@ -46,7 +46,7 @@ class Linear(_Kind):
 
     Attributes:
         feature_map: phi, a name that `linattn_core.feature_map_names` lists.
-        eps: added to the denominator; beside a window, where none is 0, not used.
+        eps: added to the denominator; not used beside a window, whose denominators are never 0.
         feature_map_options: the map's own options, a mapping or pairs, such as
             {"num_features": 64}; stored as sorted pairs.
         decay: None for no decay; "fixed": each head has its own constant factor, as in RetNet;

@@ -288,7 +288,7 @@ class LinearMixer(LinearHeads, Mixer):
             return_state=True,
             **settings,
         )
-        sums = LinearAttentionState(*(x.unflatten(0, (batch, -1)) for x in sums))
+        sums = LinearAttentionState(*(x.unflatten(0, (batch, own.shape[1])) for x in sums))
         factors = None if self.decay is None else counts.unsqueeze(-1) * self.decay()
         running = running_sums(sums, factors, state)
         before = LinearAttentionState(*(x.flatten(0, 1) for x in running))

@@ -107,7 +107,10 @@ class WindowedMixer(LinearHeads, Mixer):
         return self.describe_projections()
 
     def _own_cache(self, state: LayerState, like: Tensor) -> WindowCache:
-        """The cache of a step, which would write other sizes and dtypes without an error."""
+        """The cache of a step, which would write other sizes and dtypes without an error.
+
+        One that was prefilled inside autocast has the dtype of its products: it steps there alone.
+        """
         cache = cast(WindowCache, state)
         shape = (self.num_kv_heads, self.window_size, self.head_dim)
         dtypes = (self.log_gamma.dtype, like.dtype)  # inside autocast, that of its products

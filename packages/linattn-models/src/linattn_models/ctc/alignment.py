@@ -12,7 +12,7 @@ from torch import Tensor
 
 from linattn_core.errors import expected, quote
 from linattn_models.packing import past_lengths
-from linattn_models.validation import as_ints, lengths_within
+from linattn_models.validation import int_list, lengths_within
 
 BLANK = 0
 Floats = NDArray[np.float64]
@@ -52,7 +52,7 @@ def ctc_align(log_probabilities: Tensor | Floats, phones: Sequence[int]) -> list
     Cost: O(T S) time and T (2 S + 1) bytes for S phones.
     """
     frames = as_frames(log_probabilities)
-    phones = as_ints("phones", phones)
+    phones = int_list("phones", phones)
     aligned = find_alignment(frames, phones)
     if aligned is None:
         wanted = f"a path of {len(frames)} frames for {len(phones)} phones"

@@ -20,7 +20,7 @@ from linattn_models.ctc.arpa import (
     read_arpa,
     write_arpa,
 )
-from linattn_models.validation import as_ints, at_least
+from linattn_models.validation import as_int, at_least, int_list
 
 History = tuple[int, ...]
 START, END = -1, 0
@@ -132,11 +132,13 @@ class NGram:
             phone: from 1 to len(phones), or `END` = 0.
 
         Raises:
-            ValueError: another phone.
+            ValueError: phones out of range.
             TypeError: phones that are not integers.
         """
         before = _tokens(history, len(self.phones))[:-1]
-        [last] = as_ints("phone", phone)
+        last = as_int(phone)
+        if last is None:
+            raise TypeError(expected("phone", "an int", quote(phone)))
         if last != END:
             _tokens([last], len(self.phones))
         return float(self.log_probs(self._state(tuple(before)))[last])
@@ -191,7 +193,7 @@ class NGram:
 
 
 def _tokens(transcript: Sequence[int], phones: int) -> list[int]:
-    tokens = as_ints("phones", transcript)
+    tokens = int_list("phones", transcript)
     outside = [phone for phone in tokens if not 1 <= phone <= phones]
     if outside:
         raise ValueError(expected("phones", f"classes in 1..{phones}", outside[0]))

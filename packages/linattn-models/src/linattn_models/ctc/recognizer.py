@@ -76,7 +76,7 @@ class Recognizer(nn.Module):
 
     @property
     def how_to_stream(self) -> str:
-        """Advice for a recognizer that cannot."""
+        """What to do, in errors, if this recognizer cannot stream."""
         raise NotImplementedError
 
     @property

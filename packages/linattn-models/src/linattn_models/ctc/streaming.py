@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import cast
@@ -23,7 +23,7 @@ from linattn_models.packing import past_lengths
 from linattn_models.precision import device_of, dtype_of
 from linattn_models.state.decoding_state import as_rows, no_such_rows
 from linattn_models.state.files import read_tensors, write_tensors
-from linattn_models.validation import at_least, lengths_within, no_dropout
+from linattn_models.validation import at_least, instance, lengths_within, no_dropout
 
 Streaming = CTCTransformer | CTCBiLSTM
 """A recognizer that streams: a causal transformer, or an LSTM of one direction."""
@@ -79,7 +79,9 @@ class StreamState:
         rows = as_rows(indices).to(self.s.device)
         try:
             tensors = {name: x.index_select(0, rows) for name, x in self.tensors().items()}
-        except (IndexError, RuntimeError):
+        except (IndexError, RuntimeError):  # tensors without numbers raise the latter
+            if not rows.numel() or (int(rows.min()) >= 0 and int(rows.max()) < self.batch):
+                raise
             raise no_such_rows(rows, self.batch) from None
         return StreamState(**tensors, fingerprint=self.fingerprint)
 
@@ -91,9 +93,12 @@ class StreamState:
             ValueError: no states, or states of different models.
             TypeError: not a list of states.
         """
-        if not isinstance(states, list | tuple) or not all(isinstance(x, cls) for x in states):
+        if isinstance(states, cls) or not isinstance(states, Iterable):
             wanted = "a list of StreamState"
             raise TypeError(expected("states", wanted, f"a {type(states).__name__}"))
+        states = list(states)
+        for state in states:
+            instance("states", state, cls)
         if not states:
             raise ValueError(expected("states", "at least one StreamState", "none"))
         shapes = [_signature(state) for state in states]

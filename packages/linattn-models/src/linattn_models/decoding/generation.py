@@ -179,8 +179,8 @@ class GenerationMixin:
                 of it gives the same batch the same tokens.
             progress: show a progress bar on stderr.
             method: "stateful" steps from a state; "rerun" runs all tokens so far for each new one;
-                "auto" is "rerun" for attention that cannot step (LSH), else "stateful". All draw
-                the same random numbers in the same order.
+                "auto" is "rerun" for attention that cannot step (LSH, softmax with a `past_size`),
+                else "stateful". All draw the same random numbers in the same order.
             decoder: what makes the steps. "eager": the model itself. "compiled": a float32 decoder
                 compiled from it, or an error with the reason why there is none. "auto": that
                 decoder where it can be compiled and packing the weights is worth it (16 steps or

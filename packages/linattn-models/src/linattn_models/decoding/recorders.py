@@ -1,4 +1,4 @@
-"""What makes a step that runs many times cheap to run: recorders of CUDA graphs, or of nothing."""
+"""Recorders make a step cheap to repeat: as a CUDA graph, or, for tests, by calling it again."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
                 the mean of -log p(labels[:, i + 1] | input_ids[:, :i + 1]).
             cache: updated in place; empty at first.
             use_cache: whether to return the state; by default as configured, but only in evaluation
-                mode and not with LSH, which has none. A forward with a state has no dropout.
+                mode and with attention that has one. A forward with a state has no dropout.
             logits_to_keep: how many of the last positions get logits, or their indices; 0 for all.
             return_dict: False for a tuple; by default as configured.
             num_items_in_batch: the number by which the summed loss is divided, from Trainer; by
@@ -216,7 +216,7 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
     def _refuse_state(self) -> None:
         """Refuses a state where the attention has none."""
         if not self.model.can_step:
-            got = type(self.model.config.attention).__name__
+            got = f"{self.model.config.attention} attention, which has none"
             advice = "pass use_cache=False, which runs all tokens again for each new one"
             raise ValueError(expected("use_cache", "attention with a state", got, advice))
 

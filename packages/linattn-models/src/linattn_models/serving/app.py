@@ -108,7 +108,7 @@ class _Service:
 
 
 def _add_refusals(app: FastAPI, service: _Service, most_bytes: int) -> None:
-    """Answers to what is no request of a route."""
+    """Answers to bodies that are too large, wrong fields and unknown routes."""
 
     def refuse_body(message: str) -> Response:
         return service.refuse(413, message, connection="close")

@@ -149,7 +149,7 @@ class WindowCache(NamedTuple):
         return WindowCache(*(x.detach() for x in self))
 
     def to(self, *args: Any, **kwargs: Any) -> WindowCache:
-        """The cache moved or cast as by `torch.Tensor.to`; the sums to the dtype of sums."""
+        """The cache moved or cast as by `torch.Tensor.to`, but sums never to half precision."""
         keys, values = (x.to(*args, **kwargs) for x in (self.keys, self.values))
         return WindowCache(keys, values, *move_sums(self.sums, *args, **kwargs))
 
@@ -167,7 +167,7 @@ def move_sums(sums: LinearAttentionState, *args: Any, **kwargs: Any) -> LinearAt
     like = sums.z[:0].to(*args, **kwargs)
     if accumulation_dtype(like.dtype) == like.dtype:
         return sums.to(*args, **kwargs)
-    return sums.to(like.device, accumulation_dtype(like.dtype))
+    return sums.to(like.device, accumulation_dtype(like.dtype), copy=True)  # as a cast copies
 
 
 # The state of a layer whose size does not grow.

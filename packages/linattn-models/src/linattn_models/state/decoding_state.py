@@ -210,7 +210,8 @@ class DecodingState:
     def to(self, *args: Any, **kwargs: Any) -> DecodingState:
         """The state, moved or cast as by `torch.Tensor.to`, for a model that is cast alike.
 
-        Positions are not cast, and sums to float32 in place of half precision.
+        Positions are not cast. Sums are cast to float32 where half precision is asked for, because
+        models of half precision sum in float32.
         """
 
         def move(layer: LayerState) -> LayerState:

@@ -296,7 +296,8 @@ def _check_model(model: TokenModel) -> None:
     no_dropout(model.training, model.config.dropout)
     require_whole(model)
     if not model.can_step:
-        raise ValueError(expected("decoder", "a model that steps", "LSH attention"))
+        got = f"{model.config.attention} attention, which cannot"
+        raise ValueError(expected("decoder", "a model that steps", got))
 
 
 @torch.inference_mode()
