@@ -40,7 +40,7 @@ def freed_memory_kept(device: torch.device | str = "cpu") -> Iterator[None]:
 
     Do not use it twice at the same time, nested or in threads: when one body ends, the effect ends
     for all. It does nothing for other devices, with other C libraries, and where an environment
-    variable (such as GLIBC_TUNABLES or MALLOC_MMAP_MAX_) sets what this changes.
+    variable (such as ``GLIBC_TUNABLES`` or ``MALLOC_MMAP_MAX_``) sets what this changes.
 
     Args:
         device: where the model is.
