@@ -144,7 +144,7 @@ class Claim:
     def count_updates(self, figures: Figures) -> float | None:
         """The updates of the first figure's training; None if it is not of one.
 
-        In equal time, those where updates are equal: as many of the fastest.
+        For a figure of runs in equal time, it is the number of the runs with equal updates.
         """
         method, _, what = self.rules[0].figure.partition("/")
         drawn = "-drawn" if what.endswith("-over-independent") else ""

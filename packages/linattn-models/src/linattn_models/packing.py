@@ -1,4 +1,4 @@
-"""Rows of different lengths: where their padding is, and as one sequence without it."""
+"""Rows of different lengths: their padding, and how they are packed into one sequence."""
 
 from __future__ import annotations
 

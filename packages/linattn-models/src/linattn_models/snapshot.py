@@ -79,7 +79,7 @@ class Snapshot:
 def _compute_checksums(tensors: Iterable[Tensor]) -> Tensor:
     """A number for each row of each tensor, in which every place has a factor of its own.
 
-    So exchanging columns changes the numbers, and exchanging rows their order. As bits, NaN equals
+    Exchanging columns changes the numbers; exchanging rows changes their order. As bits, NaN equals
     NaN.
     """
     sums = []

@@ -21,6 +21,17 @@ def check_count(name: str, value: object, step: int = 1, advice: str = "") -> in
     return count
 
 
+def check_sizes(
+    head_dim: int, num_features: int | None, *, usual: int, step: int
+) -> tuple[int, int]:
+    """D and F as ints; F is a multiple of `step`, by default `usual` times D."""
+    head_dim = check_count("head_dim", head_dim)
+    if num_features is None:
+        return head_dim, usual * head_dim
+    advice = f"pass for example num_features={usual * head_dim}"
+    return head_dim, check_count("num_features", num_features, step, advice)
+
+
 class FeatureMap(nn.Module):
     """phi of the paper's equation 4: sim(q, k) = phi(q) . phi(k).
 

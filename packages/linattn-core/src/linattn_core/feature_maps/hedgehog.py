@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from linattn_core.feature_maps.base import FeatureMap, check_count
+from linattn_core.feature_maps.base import FeatureMap, check_count, check_sizes
 
 
 class Hedgehog(FeatureMap):
@@ -24,11 +24,7 @@ class Hedgehog(FeatureMap):
         self, head_dim: int, num_features: int | None = None, num_heads: int | None = None
     ) -> None:
         super().__init__()
-        head_dim = check_count("head_dim", head_dim)
-        usual = 2 * head_dim
-        advice = f"pass for example num_features={usual}"
-        num_features = usual if num_features is None else num_features
-        num_features = check_count("num_features", num_features, 2, advice)
+        head_dim, num_features = check_sizes(head_dim, num_features, usual=2, step=2)
         start = torch.eye(num_features // 2, head_dim).T.contiguous()  # (D, F')
         if num_heads is not None:
             start = start.expand(check_count("num_heads", num_heads), -1, -1)

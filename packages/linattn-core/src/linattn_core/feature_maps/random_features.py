@@ -11,7 +11,7 @@ from torch import Tensor
 
 from linattn_core.autocast import without_autocast
 from linattn_core.errors import expected, quote
-from linattn_core.feature_maps.base import FeatureMap, check_count
+from linattn_core.feature_maps.base import FeatureMap, check_sizes
 from linattn_core.state import accumulation_dtype
 
 
@@ -65,16 +65,6 @@ class RandomFeatures(FeatureMap):
             return x @ self.projection.to(x).T  # (..., N, rows)
 
 
-def _check_sizes(head_dim: int, num_features: int | None, step: int) -> tuple[int, int]:
-    """The sizes as ints: the features are a multiple of `step`, by default 4 D."""
-    head_dim = check_count("head_dim", head_dim)
-    usual = 4 * head_dim
-    if num_features is None:
-        return head_dim, usual
-    advice = f"pass for example num_features={usual}"
-    return head_dim, check_count("num_features", num_features, step, advice)
-
-
 class Favor(RandomFeatures):
     """Positive random features of the softmax kernel (FAVOR+, Choromanski et al. 2021).
 
@@ -99,7 +89,7 @@ class Favor(RandomFeatures):
         num_features: int | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        head_dim, num_features = _check_sizes(head_dim, num_features, 1)
+        head_dim, num_features = check_sizes(head_dim, num_features, usual=4, step=1)
         super().__init__(head_dim, num_features, generator)
 
     def _exponent(self, x: Tensor) -> Tensor:
@@ -141,7 +131,7 @@ class RandomFourier(RandomFeatures):
         lengthscale: float | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        head_dim, num_features = _check_sizes(head_dim, num_features, 2)
+        head_dim, num_features = check_sizes(head_dim, num_features, usual=4, step=2)
         self_lengthscale = head_dim**0.25 if lengthscale is None else lengthscale
         real = isinstance(self_lengthscale, Real) and not isinstance(self_lengthscale, bool)
         if not real or not 0 < self_lengthscale < math.inf:

@@ -48,7 +48,7 @@ class CTCBiLSTM(Recognizer):
 
     @property
     def how_to_stream(self) -> str:
-        """What to do, in errors, if this recognizer cannot stream."""
+        """The advice in an error where the recognizer cannot stream."""
         return "build it with bidirectional=False"
 
     @property

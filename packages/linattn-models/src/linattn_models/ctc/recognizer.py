@@ -76,7 +76,7 @@ class Recognizer(nn.Module):
 
     @property
     def how_to_stream(self) -> str:
-        """What to do, in errors, if this recognizer cannot stream."""
+        """The advice in an error where the recognizer cannot stream."""
         raise NotImplementedError
 
     @property

@@ -49,7 +49,7 @@ class CTCTransformer(Recognizer):
 
     @property
     def how_to_stream(self) -> str:
-        """What to do, in errors, if this recognizer cannot stream."""
+        """The advice in an error where the recognizer cannot stream."""
         return "build it with is_causal=True and positions='none'"
 
     @property
