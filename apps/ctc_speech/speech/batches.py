@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from linattn_models import ctc_frames_needed
 from speech.augment import augment
 from speech.features import Frames
 from speech.running import Prior, RunningNorm
@@ -203,15 +203,11 @@ def find_fault(
     Returns:
         The reason, what was expected, and what came.
     """
-    needed, room = max(1, count_frames_needed(classes)), -(-min(lengths) // subsampling)
+    phones = torch.tensor([classes], dtype=torch.long)
+    needed = max(1, int(ctc_frames_needed(phones, torch.tensor([len(classes)]))))
+    room = -(-min(lengths) // subsampling)
     if needed > room:
         return "more phones than frames", f"{needed} frames for {len(classes)} phones", room
     if max(lengths) > max_frames:
         return f"more than {max_frames} frames", f"at most {max_frames} frames", max(lengths)
     return None
-
-
-def count_frames_needed(classes: Sequence[int]) -> int:
-    """The fewest frames that CTC aligns phones to: one each, and a blank between equal ones."""
-    repeats = sum(one == other for one, other in itertools.pairwise(classes))
-    return len(classes) + repeats

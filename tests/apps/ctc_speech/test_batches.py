@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from speech.batches import (
     LengthOrder,
     Speech,
-    count_frames_needed,
     find_fault,
     mask_bands,
     pick_typical_batches,
@@ -88,4 +87,3 @@ def test_what_ctc_cannot_align_has_a_reason() -> None:
     )
     reason, *_ = find_fault([400], [1], 4, 100) or [""]
     assert reason == "more than 100 frames"
-    assert [count_frames_needed(c) for c in ([], [1], [1, 2], [1, 1], [2, 2, 2])] == [0, 1, 2, 3, 5]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
 
 import torch
+
+R = TypeVar("R")
 
 
 def autocast_dtype(device_type: str) -> torch.dtype | None:
@@ -22,3 +26,11 @@ def without_autocast(device_type: str) -> AbstractContextManager[object]:
     if device_type == "meta":
         return nullcontext()
     return torch.autocast(device_type, enabled=False)
+
+
+def in_full_precision(device_type: str, function: Callable[..., R], *arguments: Any) -> R:
+    """The result of the function without autocast, which would cast float32 sums to half."""
+    if not is_autocast(device_type):  # asking is cheaper than entering the context
+        return function(*arguments)
+    with without_autocast(device_type):
+        return function(*arguments)

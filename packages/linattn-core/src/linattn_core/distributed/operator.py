@@ -13,11 +13,17 @@ import torch.distributed as dist
 from torch import Tensor
 
 from linattn_core import registry
-from linattn_core.calls import AttentionCall, Gradients, Output
+from linattn_core.calls import AttentionCall, Output
 from linattn_core.distributed import agreement
 from linattn_core.distributed.parts import Part, zero_states
 from linattn_core.distributed.passes import Result, Upstream, backward, forward
 from linattn_core.errors import expected
+from linattn_core.operators.gradients import (
+    GRADIENTS,
+    gradient_results,
+    gradient_shapes,
+    save_nothing,
+)
 from linattn_core.operators.library import (
     Flat,
     copy_lengths,
@@ -32,14 +38,13 @@ from linattn_core.torch_private import find_group
 from linattn_core.values import check_attention_values, check_bounds, check_key_lengths
 
 _FLAT = Flat(AttentionCall)
-_GRADIENTS = Flat(Gradients)
 _SAVED = ("Tensor out", "Tensor normalizer", "Tensor before_s", "Tensor before_z", "Tensor sum_s",
           "Tensor sum_z", "Tensor lengths")  # fmt: skip
 _SCHEMA = f"({_FLAT.schema}, str backend, str group) -> (Tensor s, Tensor z, {', '.join(_SAVED)})"
 _BACKWARD = (
     "(Tensor grad_out, Tensor? grad_s, Tensor? grad_z, Tensor? grad_normalizer, "
     f"{', '.join(_SAVED)}, {_FLAT.schema}, str backend, str group) -> "
-    f"({_GRADIENTS.schema.replace('?', '')})"
+    f"({GRADIENTS.schema.replace('?', '')})"
 )
 _UPSTREAM = 4
 _BEFORE = _UPSTREAM + len(_SAVED)
@@ -118,7 +123,7 @@ def _autograd(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         grad_normalizer = None
     upstream = (grad_out, grad_s, grad_z, grad_normalizer)
     gradients = _differentiate(*upstream, *made, *_FLAT.pack(call), *arguments[-2:])
-    by_name = dict(zip(_GRADIENTS.names, gradients, strict=True))
+    by_name = dict(zip(GRADIENTS.names, gradients, strict=True))
     needed = ctx.needs_input_grad
     return tuple(
         by_name.get(name) if need else None
@@ -140,26 +145,11 @@ def _backward_kernel(*arguments: Any) -> tuple[Tensor, ...]:
     result = Result(Output(out, normalizer, sums), before, None)
     upstream = Upstream(grad_out, grad_normalizer, pair(grad_s, grad_z))
     gradients = backward(call, part, group, backend, result, upstream)
-    return tuple(
-        normalizer.new_empty(0) if x is None else x
-        for x in _GRADIENTS.pack(_select_wanted(call, gradients))
-    )
-
-
-def _select_wanted(call: AttentionCall, source: AttentionCall | Gradients) -> Gradients:
-    """The wanted fields of a record; None for the others."""
-    wanted = [x for x in call.wanted_gradients if getattr(call, x) is not None]
-    return Gradients(*(getattr(source, x) if x in wanted else None for x in Gradients._fields))
+    return gradient_results(call, gradients, normalizer)
 
 
 def _backward_shapes(*arguments: Any) -> tuple[Tensor, ...]:
-    normalizer, call = arguments[_UPSTREAM + 1], _FLAT.unpack(arguments[_BEFORE:-2])
-    like = _GRADIENTS.pack(_select_wanted(call, call))
-    return tuple(normalizer.new_empty(0) if x is None else x.new_empty(x.shape) for x in like)
-
-
-def _no_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    """Saves nothing."""
+    return gradient_shapes(_FLAT.unpack(arguments[_BEFORE:-2]), arguments[_UPSTREAM + 1])
 
 
 def _refuse(ctx: Any, *_: Any) -> NoReturn:
@@ -170,7 +160,7 @@ def _refuse(ctx: Any, *_: Any) -> NoReturn:
 if dist.is_available():
     _differentiate = register(
         "context_parallel_backward", _BACKWARD, _backward_kernel, _backward_shapes,
-        backward=_refuse, context=_no_context,
+        backward=_refuse, context=save_nothing,
     )  # fmt: skip
     _operator = register(
         "context_parallel", _SCHEMA, _kernel, _shapes, backward=_autograd, context=_context

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linattn_core.calls import AttentionCall, Gradients, Output
+from linattn_core.calls import AttentionCall, Output
 from linattn_core.operators import direct, exported
 from linattn_core.operators.attention_backward import attention_backward
+from linattn_core.operators.gradients import GRADIENTS
 from linattn_core.operators.library import (
     Flat,
     copy_lengths,
@@ -31,7 +32,6 @@ from linattn_core.state import LinearAttentionState, accumulation_dtype
 from linattn_core.torch_private import find_observer, is_tracing
 
 _FLAT = Flat(AttentionCall)
-_GRADIENTS = Flat(Gradients)
 _SCHEMA = f"({_FLAT.schema}, str backend) -> (Tensor out, Tensor s, Tensor z)"
 _SCHEMA_WITH_GRADIENTS = _SCHEMA[:-1] + ", Tensor normalizer)"
 
@@ -93,7 +93,7 @@ def _autograd(
         ctx.others[-1],
         grad_normalizer if ctx.normalizer_used else None,
     )
-    by_name = dict(zip(_GRADIENTS.names, _GRADIENTS.pack(gradients), strict=True))
+    by_name = dict(zip(GRADIENTS.names, GRADIENTS.pack(gradients), strict=True))
     return (*(by_name.get(name) for name in _FLAT.names), None)
 
 

@@ -9,9 +9,16 @@ import torch
 from torch import Tensor
 
 from linattn_core import registry
-from linattn_core.autocast import is_autocast, without_autocast
+from linattn_core.autocast import in_full_precision, without_autocast
 from linattn_core.calls import AttentionCall, Gradients, Output
 from linattn_core.errors import expected
+from linattn_core.operators.gradients import (
+    GRADIENTS,
+    gradient_results,
+    gradient_shapes,
+    save_nothing,
+    select_wanted,
+)
 from linattn_core.operators.library import Flat, merge_arguments, pair, register, split_arguments
 from linattn_core.operators.transforms import (
     make_transformable,
@@ -24,11 +31,10 @@ from linattn_core.torch_private import find_observer
 from linattn_core.values import check_saved
 
 _FLAT = Flat(AttentionCall)
-_GRADIENTS = Flat(Gradients)
 _SCHEMA = (
     "(Tensor grad_out, Tensor? grad_s, Tensor? grad_z, Tensor? grad_normalizer, "
     "Tensor out, Tensor normalizer, Tensor? sum_s, Tensor? sum_z, "
-    f"{_FLAT.schema}, str backend) -> ({_GRADIENTS.schema.replace('?', '')})"
+    f"{_FLAT.schema}, str backend) -> ({GRADIENTS.schema.replace('?', '')})"
 )
 # The arguments before those of the call: upstream gradients, and what the forward pass returned.
 _UPSTREAM, _OUTPUT = 4, 4
@@ -47,10 +53,8 @@ def _run(
     chosen = registry.select(backend, call)
     # A backend that refuses return_normalizer needs no parameter for the normalizer's gradient.
     extra = () if grad_normalizer is None else (grad_normalizer,)
-    if not is_autocast(kind := grad_out.device.type):
-        return chosen.attention_backward(call, output, grad_out, grad_state, *extra)
-    with without_autocast(kind):
-        return chosen.attention_backward(call, output, grad_out, grad_state, *extra)
+    arguments = (call, output, grad_out, grad_state, *extra)
+    return in_full_precision(grad_out.device.type, chosen.attention_backward, *arguments)
 
 
 def _kernel(*arguments: Any) -> tuple[Tensor, ...]:
@@ -58,26 +62,11 @@ def _kernel(*arguments: Any) -> tuple[Tensor, ...]:
     call = _FLAT.unpack(arguments[_BEFORE:-1])
     output, grad_state = Output(out, normalizer, pair(sum_s, sum_z)), pair(grad_s, grad_z)
     gradients = _run(call, output, grad_out, grad_state, grad_normalizer, arguments[-1])
-    return _results(_select_gradients(call, gradients), normalizer)
+    return gradient_results(call, gradients, normalizer)
 
 
 def _shapes(*arguments: Any) -> tuple[Tensor, ...]:
-    normalizer, call = arguments[5], _FLAT.unpack(arguments[_BEFORE:-1])
-    like = _GRADIENTS.pack(_select_gradients(call, call))
-    return tuple(normalizer.new_empty(0) if x is None else x.new_empty(x.shape) for x in like)
-
-
-def _select_gradients(call: AttentionCall, source: AttentionCall | Gradients) -> Gradients:
-    """The fields of `source` whose gradients the call wants; None for the others."""
-    wanted = [name for name in call.wanted_gradients if getattr(call, name) is not None]
-    return Gradients(
-        *(getattr(source, name) if name in wanted else None for name in Gradients._fields)
-    )
-
-
-def _results(gradients: Gradients, like: Tensor) -> tuple[Tensor, ...]:
-    """Gradients as results of an operator, which cannot be None: empty tensors in their place."""
-    return tuple(like.new_empty(0) if x is None else x for x in _GRADIENTS.pack(gradients))
+    return gradient_shapes(_FLAT.unpack(arguments[_BEFORE:-1]), arguments[_UPSTREAM + 1])
 
 
 def _context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -126,7 +115,7 @@ def _reference_gradients(
     options = {**wide.arguments(), "return_state": True, "return_normalizer": True}
     out, normalizer, state = chunked(**options)
     results = (out.to(call.value_dtype), *state, normalizer)
-    inputs = _GRADIENTS.pack(_select_gradients(call, call))
+    inputs = GRADIENTS.pack(select_wanted(call, call))
     # Without a key, the state is the initial one, or constant.
     outputs = [
         (x, grad)
@@ -187,13 +176,9 @@ _operator = register(
 )
 
 
-def _no_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    """Saves nothing."""
-
-
 _transformed = make_transformable(
     _kernel,
-    _no_context,
+    save_nothing,
     refuse_second_derivatives,
     packed=_BEFORE + _FLAT.names.index("cu_seqlens"),
 )
@@ -218,4 +203,4 @@ def attention_backward(
         refuse_forward_mode()
     operator = _transformed if observer in ("func", "vmap") else _operator
     query, key, value, s, z, decay = operator(*upstream, *saved, *_FLAT.pack(call), backend)
-    return _select_gradients(call, Gradients(query, key, value, LinearAttentionState(s, z), decay))
+    return select_wanted(call, Gradients(query, key, value, LinearAttentionState(s, z), decay))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from linattn_core import registry
-from linattn_core.autocast import is_autocast, without_autocast
+from linattn_core.autocast import in_full_precision
 from linattn_core.calls import AttentionCall, Output
 from linattn_core.operators.attention_backward import attention_backward
 from linattn_core.operators.library import copy_lengths, pair
@@ -28,11 +28,8 @@ _TENSORS = (
 def run(call: AttentionCall, backend: str) -> Output:
     """Runs the kernel of a call, after checks of the numbers in its tensors."""
     check_attention_values(call)
-    chosen, kind = registry.select(backend, call), call.query.device.type
-    if not is_autocast(kind):  # asking is cheaper than entering the context
-        return chosen.attention(call)
-    with without_autocast(kind):
-        return chosen.attention(call)
+    chosen = registry.select(backend, call)
+    return in_full_precision(call.query.device.type, chosen.attention, call)
 
 
 def takes(call: AttentionCall) -> bool:

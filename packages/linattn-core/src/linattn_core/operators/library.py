@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar, get_type_hints
 import torch
 from torch import Tensor
 
-from linattn_core.autocast import is_autocast, without_autocast
+from linattn_core.autocast import in_full_precision
 from linattn_core.calls import AttentionCall, Gradients, StepCall
 from linattn_core.state import LinearAttentionState
 
@@ -41,7 +41,7 @@ def register(
         backward, context: its autograd, as for `torch.library.register_autograd`.
     """
     _library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
-    _library.impl(name, in_full_precision(kernel), "CompositeExplicitAutograd")
+    _library.impl(name, _in_full_precision(kernel), "CompositeExplicitAutograd")
     torch.library.register_fake(f"linattn::{name}", shapes, lib=_library)
     if backward is not None:
         torch.library.register_autograd(
@@ -144,15 +144,11 @@ def copy_lengths(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
     ]
 
 
-def in_full_precision(kernel: Callable[..., R]) -> Callable[..., R]:
-    """The same kernel without autocast, which would compute float32 sums in half precision."""
+def _in_full_precision(kernel: Callable[..., R]) -> Callable[..., R]:
+    """The same kernel without autocast."""
 
     @functools.wraps(kernel)
     def run(*arguments: Any) -> R:
-        kind = arguments[0].device.type
-        if not is_autocast(kind):  # asking is cheaper than entering the context
-            return kernel(*arguments)
-        with without_autocast(kind):
-            return kernel(*arguments)
+        return in_full_precision(arguments[0].device.type, kernel, *arguments)
 
     return run

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from linattn_core import pointwise, registry
-from linattn_core.autocast import is_autocast, without_autocast
+from linattn_core.autocast import in_full_precision, without_autocast
 from linattn_core.calls import StepCall
 from linattn_core.operators import exported
 from linattn_core.operators.library import Flat, register
@@ -139,11 +139,8 @@ def step_(call: StepCall, backend: str) -> Tensor:
     if observer == "nobody":
         check_own_memory(call.state)
         check_step_values(call)
-        chosen, kind = registry.select(backend, call), call.query.device.type
-        if not is_autocast(kind):
-            return chosen.step(call)
-        with without_autocast(kind):
-            return chosen.step(call)
+        chosen = registry.select(backend, call)
+        return in_full_precision(call.query.device.type, chosen.step, call)
     if observer == "forward mode":
         refuse_forward_mode()
     if observer == "onnx":
