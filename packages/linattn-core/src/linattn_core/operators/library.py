@@ -41,7 +41,7 @@ def register(
         backward, context: its autograd, as for `torch.library.register_autograd`.
     """
     _library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
-    _library.impl(name, _in_full_precision(kernel), "CompositeExplicitAutograd")
+    _library.impl(name, full_precision(kernel), "CompositeExplicitAutograd")
     torch.library.register_fake(f"linattn::{name}", shapes, lib=_library)
     if backward is not None:
         torch.library.register_autograd(
@@ -144,7 +144,7 @@ def copy_lengths(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
     ]
 
 
-def _in_full_precision(kernel: Callable[..., R]) -> Callable[..., R]:
+def full_precision(kernel: Callable[..., R]) -> Callable[..., R]:
     """The same kernel without autocast."""
 
     @functools.wraps(kernel)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from linattn_core.errors import expected
-from linattn_core.operators.library import in_full_precision
+from linattn_core.operators.library import full_precision
 
 
 def make_transformable(
@@ -41,7 +41,7 @@ def make_transformable(
         return tuple(_split_dims(x, size, batch) for x in results), (0,) * len(results)
 
     methods = {
-        "forward": in_full_precision(kernel), "setup_context": context, "backward": backward,
+        "forward": full_precision(kernel), "setup_context": context, "backward": backward,
         "vmap": rule, "jvp": refuse_forward_mode,
     }  # fmt: skip
     members = {name: staticmethod(method) for name, method in methods.items()}
