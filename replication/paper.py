@@ -85,7 +85,7 @@ def main(flags: Flags) -> None:
         run_all(names, flags.preset, folder, again=flags.again)
     evidence = [each for each in read_evidence(folder) if each.experiment in names]
     print(show_verdicts(claims, evidence), f"The runs are in {folder}.", sep="\n")
-    for name in sorted({x for claim in claims for x in claim.experiments}.difference(names)):
+    for name in left_out(claims, names):
         print(f"{name} trains for hours and runs only where its name is given.")
     for each in evidence if flags.publish else ():
         if not each.measurement.error:
@@ -106,6 +106,12 @@ def select(words: Sequence[str]) -> tuple[list[Claim], list[str]]:
     needed |= {other for name in needed for other in EXPERIMENTS[name].beside}
     claims += [x for x in CLAIMS if x not in claims and not named.isdisjoint(x.experiments)]
     return claims, [name for name in EXPERIMENTS if name in needed]
+
+
+def left_out(claims: Sequence[Claim], names: Sequence[str]) -> list[str]:
+    """What would measure some of the claims, but runs only by its name, which is not given."""
+    wanted = {name for claim in claims for name in claim.experiments}
+    return [x for x, each in EXPERIMENTS.items() if each.by_name and x in wanted.difference(names)]
 
 
 def run_all(names: Sequence[str], preset: Preset, folder: Path, *, again: bool) -> None:

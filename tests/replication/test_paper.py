@@ -11,7 +11,7 @@ import pytest
 from linattn_models.training import RunFolder
 from replication import paper, readers
 from replication.experiments import EXPERIMENTS, Experiment
-from replication.paper import Flags, main, select
+from replication.paper import Flags, left_out, main, select
 from replication.records import Evidence, read_evidence
 
 POSITIVE = Flags(("section3.2/positive",), preset="smoke")
@@ -163,6 +163,8 @@ def test_words_select_claims_and_what_measures_them() -> None:
     claims, names = select([])
     assert len(claims) == 117
     assert set(EXPERIMENTS) - set(names) == {"mnist"}
+    assert left_out(claims, names) == ["mnist"]
+    assert left_out(*select(["generation-mnist"])) == []
     assert select(["mnist"])[1] == ["mnist"]
     assert "table1/linear/bits-per-dim" in {claim.name for claim in select(["mnist"])[0]}
 
