@@ -42,6 +42,19 @@ def test_fewer_bits_are_rounded_once(weights: str, error: float, tmp_path: Path)
             assert torch.equal(state[name], x)
 
 
+def test_a_tied_matrix_is_rounded_with_its_embedding(tmp_path: Path) -> None:
+    pytest.importorskip("linattn_cpu", reason="the backend that compiles decoders is not installed")
+    model = AutoregressiveTransformer(tiny_config(tie_embeddings=True), 40, 16).eval()
+    save(model, tmp_path, weights="int8")
+    loaded, decoder = load(tmp_path), load_decoder(tmp_path)
+    assert not torch.equal(loaded.embeddings[0].weight, model.embeddings[0].weight)
+    tokens = random_tokens(model, 3, 8)
+    (logits, state), (expected, _) = decoder.prefill(tokens), loaded.prefill(tokens)
+    # Also of activations: the decoder rounds them to 8 bits where it multiplies by integers.
+    assert (logits - expected).norm() <= 0.02 * expected.norm()
+    loaded.step(tokens[:, 0], state)  # one fingerprint
+
+
 @pytest.mark.parametrize("weights", [None, "bfloat16", "int8"])
 def test_a_loaded_decoder_is_the_one_of_the_model(weights: str | None, tmp_path: Path) -> None:
     pytest.importorskip("linattn_cpu", reason="the backend that compiles decoders is not installed")

@@ -226,3 +226,18 @@ def test_a_model_without_memory_has_a_state_of_the_same_shapes() -> None:
     expected = model.initial_state(3).layers
     for got, wanted in zip(model.to("meta").initial_state(3).layers, expected, strict=True):
         assert got.s.is_meta and got.s.shape == wanted.s.shape
+
+
+@pytest.mark.parametrize("name", ["", "blocks.1", "blocks.0.mixer"])
+def test_steps_refuse_hooks_that_they_would_not_run(name: str) -> None:
+    model, x = tiny_transformer(), torch.randn(2, 3, 8).double()
+    _, state = model.prefill(x)
+    hook = model.get_submodule(name).register_forward_hook(lambda module, inputs, out: out * 2)
+    with pytest.raises(ValueError, match="forward hook"):
+        model.prefill(x)
+    with pytest.raises(ValueError, match="forward hook"):
+        model.step(x[:, 0], state)
+    hook.remove()
+    model.blocks[0].norm1.register_forward_hook(lambda module, inputs, out: out * 2)  # type: ignore[union-attr]
+    out, _ = model.prefill(x)
+    torch.testing.assert_close(out, model(x))

@@ -271,6 +271,10 @@ def test_what_cannot_stream_is_refused() -> None:
             stream_flush(model, frames_of(1, 4) * number, initial_stream_state(model))
     with pytest.raises(ValueError, match="frames"):
         stream_step(model, frames_of(1, 6), initial_stream_state(model))
+    hooked = tiny()
+    hooked.transformer.blocks[0].register_forward_hook(lambda *_: None)
+    with pytest.raises(ValueError, match="forward hook"):
+        stream_step(hooked, frames_of(1, 4), initial_stream_state(hooked))
     training = CTCBiLSTM(CTCBiLSTMConfig(4, FEATURES, 2, 3, 0.5, bidirectional=False))
     state = initial_stream_state(training)
     for call in (

@@ -199,15 +199,46 @@ def with_another_arithmetic() -> Any:
     return model
 
 
+def with_rounded_frequencies() -> Any:
+    return converted().bfloat16().float()
+
+
 @pytest.mark.parametrize(
     "build",
     [hedgehog, windowed, scaled_positions, another_activation, with_a_hook,
-     with_another_arithmetic],
+     with_another_arithmetic, with_rounded_frequencies],
 )  # fmt: skip
 def test_what_cannot_be_described_steps_by_itself(
     build: Any, compiled: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = build()
+
+    out = model.generate(**LEFT, **GREEDY)
+
+    assert not compiled
+    assert torch.equal(out, model.generate(**LEFT, **GREEDY, use_cache=False))
+
+
+def change_activation(model: Any) -> None:
+    model.model.layers[0].mlp.act_fn = torch.nn.ReLU()
+
+
+def change_frequencies(model: Any) -> None:
+    model.model.rotary_emb.inv_freq.mul_(0.3)
+
+
+def scale_rotation(model: Any) -> None:
+    model.model.rotary_emb.attention_scaling = 0.5
+
+
+@pytest.mark.parametrize("change", [change_activation, change_frequencies, scale_rotation])
+def test_a_packed_decoder_does_not_outlive_a_changed_module(
+    change: Any, compiled: list[int]
+) -> None:
+    model = converted()
+    model.generate(**LEFT, **GREEDY)
+    change(model)
+    compiled.clear()
 
     out = model.generate(**LEFT, **GREEDY)
 

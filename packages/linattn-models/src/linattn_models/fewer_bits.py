@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from linattn_core.errors import expected
+from linattn_models.tied import TiedLinear
 
 FEWER_BITS = ("bfloat16", "int8")
 _LEVELS = 127
@@ -17,14 +18,15 @@ _LARGEST = ".largest"  # beside a matrix of int8: (outputs,), the largest weight
 def reduce_bits(model: nn.Module, tensors: Mapping[str, Tensor], weights: str) -> dict[str, Tensor]:
     """The state dict with the matrices of all linear layers in fewer bits.
 
+    The matrix of a tied layer is that of its embedding, which is rounded with it.
+
     Args:
         model: its modules say which tensors are matrices of linear layers.
         tensors: its state dict, in float32.
         weights: "bfloat16" or "int8"; see `compile_decoder`.
     """
     tensors = {name: x.detach() for name, x in tensors.items()}
-    layers = (name for name, layer in model.named_modules() if isinstance(layer, nn.Linear))
-    for name in (f"{layer}.weight" if layer else "weight" for layer in layers):
+    for name in _matrices(model):
         matrix = tensors[name]
         if matrix.dtype != torch.float32:
             advice = "convert the model by .float()"
@@ -34,6 +36,14 @@ def reduce_bits(model: nn.Module, tensors: Mapping[str, Tensor], weights: str) -
         else:
             tensors[name], tensors[name + _LARGEST] = _levels(matrix)
     return tensors
+
+
+def _matrices(model: nn.Module) -> list[str]:
+    """The names of the matrices of all linear layers, each once."""
+    names = {layer: f"{name}.weight" if name else "weight" for name, layer in model.named_modules()}
+    linear = [layer for layer in names if isinstance(layer, nn.Linear)]
+    tied = [layer.table for layer in names if isinstance(layer, TiedLinear)]
+    return [names[layer] for layer in (*linear, *tied)]
 
 
 def restore_bits(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -27,9 +27,14 @@ class TiedLinear(nn.Module):
         )
 
     @property
+    def table(self) -> nn.Embedding:
+        """The embedding."""
+        return self._table[0]
+
+    @property
     def weight(self) -> Tensor:
         """(outputs, E), the embedding's."""
-        return self._table[0].weight
+        return self.table.weight
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., E) -> (..., outputs)."""

@@ -18,6 +18,7 @@ from linattn_models.attention import Linear
 from linattn_models.attention.rotary import Rotation, rotation_at
 from linattn_models.block import Block, build_norm
 from linattn_models.config import TransformerConfig
+from linattn_models.hooks import refuse_hooks
 from linattn_models.packing import Packing
 from linattn_models.sharded import needs_whole
 from linattn_models.state import (
@@ -186,8 +187,8 @@ class Transformer(nn.Module):
 
         Raises:
             ValueError: a model that is not causal, or attention that cannot step (LSH, softmax with
-                a `past_size`); lengths out of 0..N, positions past `max_length`, or a state that
-                does not fit.
+                a `past_size`); lengths out of 0..N, positions past `max_length`, a state that does
+                not fit, or a forward hook on this module, a block or its attention.
 
         Cost: for linear attention without `causal_block`, and for all layers around an attention,
         in proportion to the sum of the lengths: padding is left out.
@@ -222,6 +223,7 @@ class Transformer(nn.Module):
     ) -> tuple[Tensor, Packing | None, DecodingState]:
         """The outputs, how they are packed (None: whole rows), and the state."""
         self._check_causal("prefill")
+        self.check_hooks()
         check_vector_sequences(x, self.config.embed_dim)
         batch, length = x.shape[:2]
         if lengths is not None:
@@ -264,12 +266,13 @@ class Transformer(nn.Module):
 
         Raises:
             ValueError, TypeError: no free position in the state, a state that does not fit, a model
-                that is not causal or whose `causal_block` is above 1.
+                that is not causal or whose `causal_block` is above 1, or a hook as for `prefill`.
 
         Cost: for linear attention the same at every position, for softmax O(position).
         """
         self._check_causal("step")
         self._check_single("step")
+        self.check_hooks()
         check_vectors(x, self.config.embed_dim)
         check_layers(state, len(self.blocks))
         state.check_step(x.shape[0])
@@ -306,6 +309,15 @@ class Transformer(nn.Module):
         if packing is not None:
             places = packing.pack(places.expand(x.shape[:2]))
         return self._rotation_at(places, x)
+
+    def check_hooks(self) -> None:
+        """Refuses forward hooks on this module, its blocks and their attention.
+
+        Steps and prefill run those of the layers inside alone.
+        """
+        advice = "remove it or hook a layer inside; forward and method='rerun' of generate run it"
+        mixers = (block.mixer for block in self._layers)
+        refuse_hooks((self, *self._layers, *mixers), advice)
 
     def check_state(self, state: DecodingState) -> None:
         """Refuses a state of other sizes, dtype or device than this model's."""

@@ -280,6 +280,8 @@ def _signature(state: StreamState) -> dict[str, tuple[torch.Size, torch.dtype, t
 def _check_call(model: Streaming, frames: Tensor, state: StreamState) -> StreamState:
     """The state, with the model's own fingerprint; refuses what does not fit the model."""
     no_dropout(model.training, model.dropout)
+    if isinstance(model, CTCTransformer):
+        model.transformer.check_hooks()
     check_frames(frames, model.config.num_features, dtype_of(model.output))
     if not isinstance(state, StreamState):
         raise TypeError(expected("state", "a StreamState", f"a {type(state).__name__}"))

@@ -76,7 +76,9 @@ def describe_gpt2(model: GPT2LMHeadModel) -> DecoderDescription:
         head_dim=head_dim,
         feature_map=common_map([layer.attn for layer in inner.h]),
         eps=EPS,
-        activation=name_activation(model.config.activation_function),
+        activation=name_activation(
+            model.config.activation_function, [layer.mlp.act for layer in inner.h]
+        ),
         norm_first=True,
         rotary_base=None,
         tokens=TokenCoding(

@@ -30,6 +30,8 @@ from linattn_models.huggingface.stepping import (
     name_activation,
 )
 
+_ROUNDING = 4e-7  # of a frequency, between devices
+
 
 class LlamaForCausalLM(llama.LlamaForCausalLM):  # type: ignore[misc]
     """What `convert` makes of a Llama. It keeps its name, which config.json has.
@@ -69,10 +71,6 @@ def describe_llama(model: LlamaForCausalLM) -> DecoderDescription:
     """The model for a backend that compiles whole steps; refuses what it cannot express."""
     inner = model.model
     description.require(inner, llama.LlamaModel)
-    description.require(inner.rotary_emb, llama.LlamaRotaryEmbedding)
-    if inner.rotary_emb.rope_type != "default":
-        kind = inner.rotary_emb.rope_type
-        raise CannotCompile(expected("rotary positions", "the default", kind, "decode eagerly"))
     table = description.embedding(inner.embed_tokens)
     described = tuple(_describe_layer(layer) for layer in inner.layers)
     heads, kv_heads, head_dim = shape_of(inner.layers[0].self_attn.attention)
@@ -84,9 +82,11 @@ def describe_llama(model: LlamaForCausalLM) -> DecoderDescription:
         head_dim=head_dim,
         feature_map=common_map([layer.self_attn for layer in inner.layers]),
         eps=EPS,
-        activation=name_activation(model.config.hidden_act),
+        activation=name_activation(
+            model.config.hidden_act, [layer.mlp.act_fn for layer in inner.layers]
+        ),
         norm_first=True,
-        rotary_base=model.config.rope_parameters["rope_theta"],
+        rotary_base=_rotary_base(inner.rotary_emb, model.config, head_dim),
         tokens=TokenCoding(
             embeddings=(table,),
             start=table.new_zeros(table.shape[1]),
@@ -95,6 +95,21 @@ def describe_llama(model: LlamaForCausalLM) -> DecoderDescription:
             sampler=None,
         ),
     )
+
+
+def _rotary_base(layer: nn.Module, config: Any, head_dim: int) -> float:
+    """The base of the rotary positions, if they are the default; the layer's buffer decides."""
+    description.require(layer, llama.LlamaRotaryEmbedding)
+    rotary, base = cast(Any, layer), float(config.rope_parameters["rope_theta"])
+    exponents = torch.arange(0, head_dim, 2, device=rotary.inv_freq.device).float() / head_dim
+    wanted = 1.0 / base**exponents  # in float32, as transformers computes them
+    default = rotary.rope_type == "default" and rotary.attention_scaling == 1.0
+    # Frequencies that were cast to half precision once differ, and with them all late positions.
+    default = default and rotary.inv_freq.dtype == torch.float32
+    if not (default and torch.allclose(rotary.inv_freq, wanted, rtol=_ROUNDING, atol=0)):
+        got = f"{rotary.rope_type!r} with other frequencies or another scale"
+        raise CannotCompile(expected("rotary positions", "the default", got, "decode eagerly"))
+    return base
 
 
 def _describe_layer(layer: nn.Module) -> DecoderLayer:

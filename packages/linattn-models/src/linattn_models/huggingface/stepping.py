@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from transformers.activations import ACT2FN
 
 from linattn_core import LinearAttentionState
 from linattn_core.decoder_spec import (
@@ -61,8 +62,10 @@ def compiled_logits(
     return None
 
 
-def name_activation(name: str) -> str:
-    """The name that a description has for an activation of transformers."""
+def name_activation(name: str, layers: Sequence[nn.Module]) -> str:
+    """The name that a description has for an activation of transformers; refuses other layers."""
+    for layer in layers:
+        description.require(layer, type(ACT2FN[name]))
     return _ACTIVATIONS.get(name, name)
 
 
