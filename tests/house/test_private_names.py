@@ -17,6 +17,7 @@ TESTED_BY = {
     "linattn_models/huggingface/conversion.py": "tests/models/huggingface/test_conversion.py",
     "linattn_models/huggingface/converted.py": "tests/models/huggingface/test_conversion.py",
     "linattn_models/huggingface/model.py": "tests/models/huggingface/test_model.py",
+    "linattn_models/hooks.py": "tests/models/test_transformer.py",
     "linattn_models/snapshot.py": "tests/models/huggingface/test_steps.py",
     "linattn_models/huggingface/names.py": "tests/models/huggingface/test_interface.py",
     "linattn_models/huggingface/support.py": "tests/models/huggingface/test_interface.py",
