@@ -12,12 +12,11 @@ FOLDERS = ("packages/", "apps/", "benchmarks/", "replication/")
 # By module, the tests that need what its private names do.
 TESTED_BY = {
     "linattn_core/torch_private.py": "tests/core/test_torch_private.py",
-    "linattn_models/description.py": "tests/models/decoding/test_native_decoder.py",  # hooks
     "linattn_models/training/runtime.py": "tests/training/test_train.py",  # two precisions
     "linattn_models/huggingface/conversion.py": "tests/models/huggingface/test_conversion.py",
     "linattn_models/huggingface/converted.py": "tests/models/huggingface/test_conversion.py",
     "linattn_models/huggingface/model.py": "tests/models/huggingface/test_model.py",
-    "linattn_models/hooks.py": "tests/models/test_transformer.py",
+    "linattn_models/hooks.py": "tests/models/decoding/test_native_decoder.py",
     "linattn_models/snapshot.py": "tests/models/huggingface/test_steps.py",
     "linattn_models/huggingface/names.py": "tests/models/huggingface/test_interface.py",
     "linattn_models/huggingface/support.py": "tests/models/huggingface/test_interface.py",

@@ -195,6 +195,8 @@ def test_a_transcript_longer_than_its_frames_is_counted_and_refused() -> None:
         torch.tensor([12, 12]),
     )
     assert ctc_frames_needed(phones, counts).tolist() == [3, 4]
+    rows = torch.tensor([[0, 0, 0], [1, 0, 0], [1, 2, 0], [1, 1, 0], [2, 2, 2]])
+    assert ctc_frames_needed(rows, torch.tensor([0, 1, 2, 2, 3])).tolist() == [0, 1, 2, 3, 5]
     assert model.output_lengths(lengths).tolist() == [3, 3]
     model.loss(frames[:1], lengths[:1], phones[:1], counts[:1])
     with pytest.raises(ValueError, match="row 1"):

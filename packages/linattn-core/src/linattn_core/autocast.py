@@ -30,7 +30,7 @@ def without_autocast(device_type: str) -> AbstractContextManager[object]:
 
 def in_full_precision(device_type: str, function: Callable[..., R], *arguments: Any) -> R:
     """The result of the function without autocast, which would cast float32 sums to half."""
-    # As `is_autocast`, without a call more. Asking is cheaper than entering the context.
+    # `is_autocast`, written out to save a call. Asking is cheaper than entering the context.
     if device_type == "meta" or not torch.is_autocast_enabled(device_type):
         return function(*arguments)
     with without_autocast(device_type):

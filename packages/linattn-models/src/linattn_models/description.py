@@ -6,10 +6,10 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as torch_module
 
 from linattn_core.decoder_spec import Affine, CannotCompile, Norm
 from linattn_core.errors import expected
+from linattn_models.hooks import has_hooks
 from linattn_models.tied import TiedLinear
 
 
@@ -27,7 +27,7 @@ def require(module: nn.Module, kind: type[nn.Module]) -> None:
 
 def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
     """Whether calling the module runs the forward of `kind`, and no forward hooks."""
-    return type(module) is kind and not _has_hooks(module) and "forward" not in module.__dict__
+    return type(module) is kind and not has_hooks(module) and "forward" not in module.__dict__
 
 
 def embedding(table: nn.Module) -> Tensor:
@@ -69,17 +69,3 @@ def norm(layer: nn.Module) -> Norm:
     bias = None if given is None else numbers(given, "a norm's bias")
     eps = torch.finfo(torch.float32).eps if norm.eps is None else norm.eps
     return Norm(numbers(norm.weight, "a norm's weight"), bias, eps, centered)
-
-
-def _has_hooks(layer: nn.Module) -> bool:
-    """Whether calling the layer runs hooks too, its own or those on all modules.
-
-    torch has no public way to ask; `test_refuses_models_that_it_does_not_know` and
-    `test_hooks_on_all_modules_are_hooks_too` fail where these names change.
-    """
-    return bool(
-        layer._forward_hooks
-        or layer._forward_pre_hooks
-        or torch_module._global_forward_hooks
-        or torch_module._global_forward_pre_hooks
-    )

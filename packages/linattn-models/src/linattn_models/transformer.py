@@ -313,7 +313,7 @@ class Transformer(nn.Module):
     def check_hooks(self) -> None:
         """Refuses forward hooks on this module, its blocks and their attention.
 
-        Steps and prefill run those of the layers inside alone.
+        Steps and prefill only run the hooks of the layers inside.
         """
         advice = "remove it or hook a layer inside; forward and method='rerun' of generate run it"
         mixers = (block.mixer for block in self._layers)
