@@ -19,6 +19,7 @@ CASES = {
         "plain-torch.float32",
         "plain-torch.bfloat16",
         "plain-torch.float16",
+        "feature_map=relu-torch.float16",
         "queries=11,keys=70,is_causal=False-torch.float32",
         "queries=65-torch.bfloat16",
         "queries=3,head_dim=1,value_dim=1-torch.float32",

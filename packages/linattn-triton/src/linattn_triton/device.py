@@ -95,18 +95,24 @@ def tf32_allowed() -> bool:
     return str(torch.backends.cuda.matmul.fp32_precision) == "tf32"
 
 
-def precision(device: torch.device, dtype: torch.dtype) -> str:
+def precision(device: torch.device, dtype: torch.dtype, *, cancels: bool = False) -> str:
     """How products of operands of a dtype are computed; see `input_precision` of `tl.dot`.
 
     float16 numbers are exact in TF32, whose range is that of float32: sums and scores do not
     overflow. Float32 numbers are cut into three parts of bfloat16, which hold all of their bits.
     Two parts of TF32 (tf32x3) take as long and lose the last two bits of every product.
+
+    Args:
+        cancels: whether operands are float32 numbers whose products nearly cancel. For float16
+            tensors, they are cut into two parts of bfloat16 then, 16 bits where TF32 has 11.
     """
     amd = torch.version.hip is not None
+    halves = cancels and dtype == torch.float16
     if device.type == "cpu":
-        return {torch.bfloat16: "rounded", torch.float16: "tf32"}.get(dtype, "ieee")
+        names = {torch.bfloat16: "rounded", torch.float16: "ieee" if halves else "tf32"}
+        return names.get(dtype, "ieee")
     if dtype == torch.float16 or (dtype == torch.float32 and tf32_allowed()):
-        return "bf16x3" if amd else "tf32"
+        return "bf16x3" if amd or halves else "tf32"
     if dtype == torch.bfloat16:
         return "ieee"
     return "bf16x6"

@@ -66,7 +66,10 @@ def causal_backward(
     read = written = None
     before: tuple[Tensor | None, Tensor | None] = (None, None)
     if gradients.query is not None or wants_decay:
-        options, blocks = _options(call, call.value_dim, call.feature_dim, heads, heavy=wants_decay)
+        # Upstream gradients over a small normalizer are large, and their products cancel with h.
+        options, blocks = _options(
+            call, call.value_dim, call.feature_dim, heads, heavy=wants_decay, cancels=True
+        )
         if wants_decay:
             before = _new_states(call, options["CHUNK"], options["DOT"])
             read = h.new_empty(call.batch, call.heads, blocks, call.key_length)
@@ -231,9 +234,13 @@ def _launch(kernel: Any, programs: int, *arguments: Any, **options: Any) -> None
 
 
 def _options(
-    call: AttentionCall, summed: int, columns: int, heads: int, *, heavy: bool = False
-) -> tuple[dict[str, Any], int]:
-    """The keyword arguments of a kernel, and the blocks of columns; for `heavy` see `choose`."""
+    call: AttentionCall, summed: int, columns: int, heads: int, *, heavy: bool = False,
+    cancels: bool = False,
+) -> tuple[dict[str, Any], int]:  # fmt: skip
+    """The keyword arguments of a kernel, and the blocks of columns.
+
+    For `heavy` see `choose`, for `cancels` see `precision`.
+    """
     dtypes = (call.query_dtype, call.value_dtype)
     dtype = dtypes[0] if dtypes[0] == dtypes[1] else torch.float32
     half = dtype == torch.bfloat16
@@ -241,7 +248,8 @@ def _options(
     chosen = choose(summed, columns, heads, half=half, light=light, heavy=heavy)
     options = {
         "CHUNK": chosen.chunk, "WIDTH": power_of_two(summed), "BLOCK": chosen.block,
-        "DOT": LANGUAGE_DTYPES[half], "PRECISION": device.precision(call.device, dtype),
+        "DOT": LANGUAGE_DTYPES[half],
+        "PRECISION": device.precision(call.device, dtype, cancels=cancels),
         "num_warps": chosen.num_warps, "num_stages": chosen.num_stages,
     }  # fmt: skip
     return options, max(1, -(-columns // chosen.block))
