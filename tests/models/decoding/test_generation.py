@@ -124,7 +124,7 @@ def test_progress_is_shown_on_stderr(capsys: pytest.CaptureFixture[str]) -> None
         ({"temperature": -1.0}, "temperature"),
         ({"method": "statefull"}, "method"),
         ({"prefix": ints(2, 3, 3)}, "prefix"),
-        ({"prefix": torch.tensor([[7]])}, "tokens"),
+        ({"prefix": torch.tensor([[7]])}, "prefix"),
         ({"prefix": ints(2, 5), "length": 4}, "prefix"),
         ({"prefix": ints(2, 5), "batch": 3}, "prefix"),
         ({"prefix": ints(0, 5)}, "prefix"),

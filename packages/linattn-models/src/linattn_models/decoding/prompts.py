@@ -197,7 +197,7 @@ def read_prompt(
         prefix, prefix_lengths = _as_tensors(rows, prefix_lengths, source.device)
     prefix = _check_prefix(source, batch, prefix, prefix_lengths)
     tokens, lengths = _pad(prefix, prefix_lengths)
-    check_tokens(source.head, tokens)
+    check_tokens(source.head, tokens, what="prefix")
     known = torch.full((len(tokens),), tokens.shape[1]) if lengths is None else lengths.cpu()
     ends = _read_ends(source, known, length, max_new_tokens, state, keeps_state)
     steps = ends - known

@@ -56,7 +56,8 @@ class DecodingBatch:
     def state(self, state: DecodingState) -> None:
         if state.batch != self._state.batch or _addresses(state) != _addresses(self._state):
             wanted, got = "what a step of its rows returned in place", "another one"
-            raise ValueError(expected("state", wanted, got, "step under torch.no_grad"))
+            advice = "step under torch.no_grad, and add the states of other sequences by join"
+            raise ValueError(expected("state", wanted, got, advice))
         self._state = state
 
     def join(self, state: DecodingState) -> None:
