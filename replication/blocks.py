@@ -8,6 +8,7 @@ What is between the markers is replaced; the words around it are a person's.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -37,6 +38,7 @@ SOFTMAX, CACHE = "softmax", "stateful-softmax"
 ATTENTIONS = {"linear": "linear", SOFTMAX: "softmax", "lsh-1": "lsh-1", "lsh-4": "lsh-4"}
 PAPER = {claim.name: claim.paper for claim in CLAIMS}
 SDPA, FAST_TRANSFORMERS = "softmax SDPA", "fast-transformers"
+FLASH_LINEAR_ATTENTION = "flash-linear-attention"
 # What the README compares: the words, and the case, the rival and our method.
 SPEEDS = {
     "softmax attention, with gradients, 8,192 positions": ("lengths/8192", SDPA, "linear (cpu)"),
@@ -194,15 +196,23 @@ def lengths(evidence: list[Evidence]) -> str:
 
 
 def gpu(evidence: list[Evidence]) -> str:
-    """How many times as fast the CUDA kernels are as scaled_dot_product_attention, by length."""
-    results, where = read_theme("lengths", "cuda")
+    """How many times as fast the CUDA kernels are as others, by length; the latest GPU first."""
+    return "\n\n".join(map(gpu_table, (RESULTS / "h200", RESULTS)))
+
+
+def gpu_table(folder: Path) -> str:
+    """The results of one GPU; without columns of what was not measured there."""
+    results, where = read_theme("lengths", "cuda", folder)
     lengths = sorted({case.at for case in results.values() if case.at is not None})
-    names = [[f"lengths/{x}/{n}" for x in ("forward", "forward-and-backward")] for n in lengths]
-    rows = [
-        [f"{n:,}", *(times_as_fast(results.get(x), SDPA, "linear (cuda)") for x in row)]
-        for n, row in zip(lengths, names, strict=True)
-    ]
-    return f"{markdown_table(['positions', 'forward', 'with gradients'], rows)}\n{where}"
+    columns = [["positions", *(f"{n:,}" for n in lengths)]]
+    passes = {"forward": "forward", "forward-and-backward": "with gradients"}
+    for rival, each in itertools.product((SDPA, FLASH_LINEAR_ATTENTION), passes):
+        cases = (results.get(f"lengths/{each}/{n}") for n in lengths)
+        values = [times_as_fast(case, rival, "linear (cuda)") for case in cases]
+        if set(values) != {"-"}:
+            columns.append([f"{rival}, {passes[each]}", *values])
+    header, *rows = zip(*columns, strict=True)
+    return f"{markdown_table(header, rows)}\n{where}"
 
 
 def speed(evidence: list[Evidence]) -> str:
@@ -230,9 +240,11 @@ def times_as_fast(case: CaseResult | None, rival: str, ours: str) -> str:
     return figure(theirs / own) if theirs and own else "-"
 
 
-def read_theme(theme: str, device: Device) -> tuple[dict[str, CaseResult], str]:
+def read_theme(
+    theme: str, device: Device, folder: Path = RESULTS
+) -> tuple[dict[str, CaseResult], str]:
     """The latest results of a theme, and a sentence on when and where they were measured."""
-    records = read_records(record_file(RESULTS, theme, device), Results)
+    records = read_records(record_file(folder, theme, device), Results)
     newest = max(records, key=lambda record: record.date)
     hardware = literal(re.split(r" \(|,", newest.machine.hardware)[0])
     threads = f", {newest.machine.threads} threads" * (device == "cpu")
