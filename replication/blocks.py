@@ -39,14 +39,24 @@ ATTENTIONS = {"linear": "linear", SOFTMAX: "softmax", "lsh-1": "lsh-1", "lsh-4":
 PAPER = {claim.name: claim.paper for claim in CLAIMS}
 SDPA, FAST_TRANSFORMERS = "softmax SDPA", "fast-transformers"
 FLASH_LINEAR_ATTENTION = "flash-linear-attention"
-# What the README compares: the words, and the case, the rival and our method.
+# The GPU whose kernels are those of today: a folder of the results.
+GPU = "h200"
+# What the README compares: the words, and the folder, the case, the rival and our method.
 SPEEDS = {
-    "softmax attention, with gradients, 8,192 positions": ("lengths/8192", SDPA, "linear (cpu)"),
+    "softmax attention, with gradients, 8,192 positions": (
+        "", "lengths/8192", SDPA, "linear (cpu)"
+    ),
     "the paper's library, pytorch-fast-transformers, with gradients, 16,384 positions": (
-        "operator/rivals/forward-and-backward", FAST_TRANSFORMERS, "linear (cpu)"
+        "", "operator/rivals/forward-and-backward", FAST_TRANSFORMERS, "linear (cpu)"
     ),
     "that library, generating one image of the paper's MNIST model": (
-        "generation/images/one-image", FAST_TRANSFORMERS, "linear (compiled, float32)"
+        "", "generation/images/one-image", FAST_TRANSFORMERS, "linear (compiled, float32)"
+    ),
+    "on a GPU, softmax attention, bfloat16, forward, 4,096 positions": (
+        GPU, "lengths/forward/4096", SDPA, "linear (cuda)"
+    ),
+    "on a GPU, flash-linear-attention, the same call": (
+        GPU, "lengths/forward/4096", FLASH_LINEAR_ATTENTION, "linear (cuda)"
     ),
 }  # fmt: skip
 
@@ -197,11 +207,11 @@ def lengths(evidence: list[Evidence]) -> str:
 
 def gpu(evidence: list[Evidence]) -> str:
     """How many times as fast the CUDA kernels are as others, by length; the latest GPU first."""
-    return "\n\n".join(map(gpu_table, (RESULTS / "h200", RESULTS)))
+    return "\n\n".join(map(gpu_table, (GPU, "")))
 
 
-def gpu_table(folder: Path) -> str:
-    """The results of one GPU; without columns of what was not measured there."""
+def gpu_table(folder: str) -> str:
+    """The results of one GPU, without columns of what was not measured there."""
     results, where = read_theme("lengths", "cuda", folder)
     lengths = sorted({case.at for case in results.values() if case.at is not None})
     columns = [["positions", *(f"{n:,}" for n in lengths)]]
@@ -217,14 +227,17 @@ def gpu_table(folder: Path) -> str:
 
 def speed(evidence: list[Evidence]) -> str:
     """The README's rows: linear attention beside others."""
-    rows, where = [], ""
-    for words, (name, rival, ours) in SPEEDS.items():
+    rows, places = [], []
+    for words, (folder, name, rival, ours) in SPEEDS.items():
         theme = name.partition("/")[0]
-        results, where = read_theme(theme, "cpu")
+        device: Device = "cuda" if folder else "cpu"
+        results, where = read_theme(theme, device, folder)
         factor = times_as_fast(results.get(name), rival, ours)
-        rows.append(f"| {words} | {factor} | [{theme}](docs/results/{theme}/results.md) |")
+        page = record_file(RESULTS / folder, theme, device).with_suffix(".md").relative_to(ROOT)
+        rows.append(f"| {words} | {factor} | [{theme}]({page.as_posix()}) |")
+        places.append(where)
     table = "\n".join(["| beside | times as fast | all results |", "|---|---:|---|", *rows])
-    return f"{table}\n\n{where}"
+    return f"{table}\n\n{' '.join(dict.fromkeys(places))}"
 
 
 def published(folder: str) -> Callable[[list[Evidence]], str]:
@@ -240,11 +253,9 @@ def times_as_fast(case: CaseResult | None, rival: str, ours: str) -> str:
     return figure(theirs / own) if theirs and own else "-"
 
 
-def read_theme(
-    theme: str, device: Device, folder: Path = RESULTS
-) -> tuple[dict[str, CaseResult], str]:
+def read_theme(theme: str, device: Device, folder: str = "") -> tuple[dict[str, CaseResult], str]:
     """The latest results of a theme, and a sentence on when and where they were measured."""
-    records = read_records(record_file(folder, theme, device), Results)
+    records = read_records(record_file(RESULTS / folder, theme, device), Results)
     newest = max(records, key=lambda record: record.date)
     hardware = literal(re.split(r" \(|,", newest.machine.hardware)[0])
     threads = f", {newest.machine.threads} threads" * (device == "cpu")
