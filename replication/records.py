@@ -75,7 +75,10 @@ def list_pictures(folder: Path, pattern: str = "pictures/*/*.png") -> list[Path]
 
 
 def find_evidence(claim: Claim, evidence: list[Evidence]) -> Evidence | None:
-    """Returns the latest sound measurement; of one day that of the better experiment, on a GPU."""
+    """Returns the latest sound measurement; for a claim about a GPU one on a GPU, if there is one.
+
+    Of one day it is that of the better experiment.
+    """
     sound = (
         each
         for name in claim.experiments
@@ -83,7 +86,11 @@ def find_evidence(claim: Claim, evidence: list[Evidence]) -> Evidence | None:
         for each in evidence
         if each.experiment == name and each.device == device and not each.measurement.error
     )
-    return max(sound, key=lambda each: each.record.date, default=None)
+
+    def order(each: Evidence) -> tuple[bool, str]:
+        return claim.scale == "gpu" and each.device == "cuda", each.record.date
+
+    return max(sound, key=order, default=None)
 
 
 def judge_claim(claim: Claim, evidence: Evidence | None) -> Verdict:

@@ -124,13 +124,15 @@ def describe_rule(rule: Rule) -> str:
 
 
 def describe_figures(claim: Claim, found: Evidence) -> str:
-    """Our figure with its unit, both of a ratio; after how many updates, and on what."""
+    """Our figure with its unit, both of a ratio; after how many updates, if any; on what."""
     figures, rule = found.figures, claim.rules[0]
     amounts = " over ".join(figure(figures[x]) for x in rule.figures if x in figures)
     updates = claim.count_updates(figures)
     words = f"{amounts} {claim.unit}"
     if updates is not None:
-        words += f" after {updates:,.0f} updates" + ", too few to tell" * (updates < FEW_UPDATES)
+        in_equal_time = rule.figure.endswith("equal-time")
+        words += " in equal time" if in_equal_time else f" after {updates:,.0f} updates"
+        words += ", too few updates to tell" * (updates < FEW_UPDATES)
     on_cpu = claim.scale == "gpu" and found.device == "cpu"
     return words + ", on the CPU" * on_cpu
 

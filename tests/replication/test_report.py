@@ -50,12 +50,13 @@ FAILED = make_evidence("generation-mnist-cuda", "2026-11-26", 500.0, error="it i
         ([CPU], CPU, IN_DIRECTION),
         ([CPU, GPU], GPU, CONFIRMED),
         ([GPU, CPU], GPU, CONFIRMED),
-        ([CPU, OLD_GPU], CPU, IN_DIRECTION),
+        ([CPU, OLD_GPU], OLD_GPU, CONFIRMED),
+        ([OLD_GPU, GPU], GPU, CONFIRMED),
         ([CPU, FAILED], CPU, IN_DIRECTION),
         ([], None, NOT_RUN),
     ],
 )
-def test_a_verdict_rests_on_the_latest_sound_measurement(
+def test_a_verdict_on_a_gpu_rests_on_the_latest_sound_measurement_of_one(
     evidence: list[Evidence], found: Evidence | None, verdict: str
 ) -> None:
     assert find_evidence(CLAIM, evidence) is found
