@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from linattn_models import (
@@ -173,6 +173,8 @@ def test_the_parts_of_a_text_end_with_whole_characters(make: Callable[[], Any]) 
 
 
 @given(text=st.text(max_size=60), make=st.sampled_from([Bytes, byte_fallback]))
+@example("\ufffd\ufffd😀 ok", Bytes)
+@example("x\ufffd\ufffd日本", byte_fallback)
 def test_the_parts_are_the_text(text: str, make: Callable[[], Any]) -> None:
     parts = TextParts(make())
     assert "".join(map(parts.add, text.encode())) + parts.end() == text

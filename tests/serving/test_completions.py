@@ -10,10 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import torch
 from pydantic import ValidationError
 
 from linattn_models.serving import create_app
 from linattn_models.serving.fields import CompletionFields
+from linattn_models.serving.states import write_bytes
 from tests.serving.clients import Server, complete, make_batch, make_model, read_events
 
 Serve = Callable[..., Server]
@@ -148,6 +150,7 @@ def test_the_server_tells_about_itself(serve: Serve) -> None:
         ({"stop_tokens": ["a"]}, 400, "stop_tokens"),
         ({"stop_strings": 1}, 400, "stop_strings"),
         ({"stop_strings": [""]}, 400, "stop_strings"),
+        ({"stop_strings": ["a"] * 65}, 400, "stop_strings"),
         ({"prompt": "XYZ"}, 400, "prompt"),
         ({"prompt": [99]}, 400, "prompt"),
         ({"prompt": [[1, 2, 3]]}, 400, "prompt"),
@@ -179,6 +182,20 @@ def test_a_wrong_field_is_named(
     error = asyncio.run(main())
     assert error["field"] == field
     assert error["message"].startswith(f"{field}: ")
+
+
+def test_a_state_of_other_weights_in_a_body_is_named(serve: Serve) -> None:
+    other = make_model()
+    torch.nn.init.normal_(other.output.weight)
+    _, state = other.generate(length=3, return_state=True)
+    content = base64.b64encode(write_bytes(state)).decode()
+
+    async def main() -> Any:
+        async with serve().client() as client:
+            response = await client.post("/v1/completions", json={"state_bytes": content})
+            return response.status_code, response.json()["error"]["field"]
+
+    assert asyncio.run(main()) == (400, "state_bytes")
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,8 @@ def test_a_client_that_goes_frees_its_rows(streams: bool) -> None:
             timeout=PATIENCE,
         )
         assert len(answer.json()["choices"][0]["tokens"]) == 5
+        metrics = httpx2.get(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE).text
+        assert 'linattn_sequences_total{finish_reason="abort"} 4.0' in metrics
 
 
 def test_a_reader_that_stalls_is_dropped() -> None:

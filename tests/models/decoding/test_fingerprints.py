@@ -99,6 +99,25 @@ def test_decoders_have_the_fingerprint_of_their_model() -> None:
             use(decoders[0], state_of(model))
 
 
+@pytest.mark.parametrize("use", USES)
+def test_a_state_of_this_process_is_refused_after_training(attention: str, use: str) -> None:
+    model = tiny_model(attention)
+    state = state_of(model)
+    USES[use](model, state)
+    train(model)
+    with pytest.raises(ValueError, match=r"^state: expected .* weights"):
+        USES[use](model, state)
+
+
+def test_a_stream_has_the_fingerprint_of_the_weights_that_began_it() -> None:
+    model = tiny_model()
+    own, stream = model.fingerprint(), model.stream(2, return_state=True)
+    next(stream)
+    train(model)
+    next(stream)
+    assert stream.state.fingerprint == own != model.fingerprint()
+
+
 def test_steps_and_parts_keep_the_fingerprint(attention: str) -> None:
     model = tiny_model(attention)
     state, own = state_of(model), model.fingerprint()

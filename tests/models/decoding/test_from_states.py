@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from linattn_models import (
@@ -78,17 +78,21 @@ def test_a_decoder_reads_ragged_tokens_behind_a_state(kind: Kind) -> None:
 @given(
     attention=st.sampled_from(STEPPING),
     stop=st.integers(0, 6),
-    lengths=st.lists(st.integers(0, 5), min_size=1, max_size=5),
+    rows=st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3)), min_size=1, max_size=5),
     samples=st.integers(1, 2),
 )
+@example(attention="linear", stop=6, rows=[(2, 0), (2, 1)], samples=1)
 def test_stopped_rows_leave_the_state_of_their_own_tokens(
-    attention: str, stop: int, lengths: list[int], samples: int
+    attention: str, stop: int, rows: list[tuple[int, int]], samples: int
 ) -> None:
+    """Rows of any prefix and number of new tokens, of which some may have none."""
+    assume(any(new for _, new in rows))
     model = tiny_model(attention)
+    lengths = [known for known, _ in rows]
     prompts = [random_tokens(model, 1, length)[0].tolist() for length in lengths]
     tokens, state = model.generate(
         prefix=prompts,
-        length=6,
+        length=[known + new for known, new in rows],
         stop_tokens=stop,
         num_samples=samples,
         return_state=True,
@@ -239,7 +243,7 @@ def test_sinusoidal_positions_are_compiled_up_to_a_length() -> None:
 def test_a_stream_without_a_length_goes_on_for_ever(positions: str) -> None:
     model = endless(positions)
     assert len(list(islice(model.stream(2), 50))) == 50
-    with pytest.raises(ValueError, match="the model has no max_length, so pass length"):
+    with pytest.raises(ValueError, match="the model has no max_length"):
         model.generate(2)
 
 
@@ -247,7 +251,7 @@ def test_a_stream_of_softmax_needs_a_length() -> None:
     config = tiny_config("softmax")
     model = AutoregressiveTransformer(config, 7, positions="none").eval()
     assert len(list(model.stream(2, length=5))) == 5
-    with pytest.raises(ValueError, match="the model has no max_length, so pass length"):
+    with pytest.raises(ValueError, match="the model has no max_length"):
         model.stream(2)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from torch import Tensor, nn
@@ -12,10 +13,19 @@ from linattn_core.torch_private import version_of
 from linattn_models.model_files import compute_digest
 from linattn_models.snapshot import Source
 
+Places = list[tuple[int, int | None]]
+
 
 class _Record(NamedTuple):
     fingerprint: str
     source: Source
+    weights: list[weakref.ref[Tensor]]
+    places: Places
+
+    def holds(self) -> bool:
+        """Whether the tensors are where they were, and not written since; reads no weight."""
+        weights = (x for reference in self.weights if (x := reference()) is not None)
+        return _places(weights) == self.places
 
 
 # Not an attribute of the models, so that copies, pickles and state dicts do not contain it.
@@ -33,23 +43,25 @@ def compute_fingerprint(model: nn.Module) -> str | None:
     tensors = model.state_dict()
     if any(type(x) is not Tensor or x.is_quantized for x in tensors.values()):
         return None
-    versions = [(x.data_ptr(), version_of(x)) for x in tensors.values()]
-    source, record = Source(tensors.values(), versions), _records.get(model)
-    if record is None or record.source != source:
-        record = _records[model] = _Record(compute_digest(tensors), source)
-    return record.fingerprint
+    places, record = _places(tensors.values()), _records.get(model)
+    source = Source(tensors.values(), places)
+    same = record is not None and record.source == source
+    fingerprint = record.fingerprint if record is not None and same else compute_digest(tensors)
+    weights = [weakref.ref(x) for x in model.state_dict(keep_vars=True).values()]
+    _records[model] = _Record(fingerprint, source, weights, places)
+    return fingerprint
 
 
 def check_weights(fingerprint: str | None, model: nn.Module) -> str | None:
     """The fingerprint of a state, which must be the model's; None for a state without one.
 
-    Cost: that of `compute_fingerprint`, but nothing for a string that this function has returned
-    and the model still has.
+    Cost: that of `compute_fingerprint`, but some microseconds for a string that this function has
+    returned, where the weights have not been written since.
     """
     if fingerprint is None:
         return None
     record = _records.get(model)
-    if record is not None and fingerprint is record.fingerprint:
+    if record is not None and fingerprint is record.fingerprint and record.holds():
         return fingerprint
     own = compute_fingerprint(model)
     refuse_others(fingerprint, own)
@@ -62,3 +74,8 @@ def refuse_others(fingerprint: str | None, own: str | None) -> None:
         wanted = f"one that the model's weights made, of fingerprint {own[:12]}"
         got = f"one of {fingerprint[:12]}"
         raise ValueError(expected("state", wanted, got, "load the weights that it was made with"))
+
+
+def _places(tensors: Iterable[Tensor]) -> Places:
+    """Where tensors are, and how often they were written; not through `.data` or NumPy."""
+    return [(x.data_ptr(), version_of(x)) for x in tensors]

@@ -174,7 +174,7 @@ def attention_config(value: object) -> Attention:
     if isinstance(value, str) and value in _KINDS:
         return _KINDS[value]()
     kind, _, rounds = str(value).partition("-")
-    if kind == Lsh.kind and rounds.isdecimal() and len(rounds) < 10:
+    if kind == Lsh.kind and rounds.isascii() and rounds.isdecimal() and len(rounds) < 10:
         return Lsh(rounds=int(rounds))
     wanted = "'linear', 'softmax' or 'lsh-X' with X rounds"
     advice = near(str(value)[:LONGEST], [*_KINDS, "lsh-4"])

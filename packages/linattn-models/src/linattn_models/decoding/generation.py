@@ -169,7 +169,8 @@ class GenerationMixin:
                 the first token with which the text of its new tokens contains one of them.
             seeds: the source of randomness of each row. A row's tokens then depend on its seed, its
                 prompt and its settings alone: they are the same alone, in any batch, and continued
-                from a state. Samples of a row are independent, and so are rows of a single number.
+                from a state. Samples of a row are independent, and so are rows of a single number;
+                these depend on their place, too, so give each sequence a seed to continue it.
                 Each token takes one number from a counter-based generator (Philox 4x32-10), whose
                 key is the seed and whose counter is the token's position, and inverts the
                 distribution function. Batches of other sizes round logits differently; a token
@@ -208,9 +209,10 @@ class GenerationMixin:
             self, batch, prefix, prefix_lengths, length, max_new_tokens, state, return_state
         )
         stop = read_stop(stop_tokens, stop_strings, self.head, self.tokenizer)
+        fingerprint = self._source(decoder).fingerprint() if return_state else None
         run = self._plan(prompt, sampling, num_samples, stop, method, decoder, progress)
         tokens = run.sequences.join(list(run))
-        return (tokens, self._return_state(run, decoder)) if return_state else tokens
+        return (tokens, self._return_state(run, fingerprint)) if return_state else tokens
 
     def stream(
         self,
@@ -265,10 +267,12 @@ class GenerationMixin:
             self, batch, prefix, prefix_lengths, length, max_new_tokens, state, return_state
         )
         stop = read_stop(stop_tokens, stop_strings, self.head, self.tokenizer)
+        fingerprint = self._source(decoder).fingerprint() if return_state else None
         run = self._plan(
             prompt, sampling, num_samples, stop, method, decoder, progress, streams=True
         )
-        return TokenStream(run, partial(self._return_state, run, decoder) if return_state else None)
+        read_state = partial(self._return_state, run, fingerprint) if return_state else None
+        return TokenStream(run, read_state)
 
     def beam_search(
         self,
@@ -343,12 +347,15 @@ class GenerationMixin:
         refuse_others(state.fingerprint, self._source(decoder).fingerprint())
         return replace(state, fingerprint=None)
 
-    def _return_state(self, run: Run, decoder: Any) -> DecodingState:
-        """The state after the tokens so far, with room for the model's longest sequence."""
+    def _return_state(self, run: Run, fingerprint: str | None) -> DecodingState:
+        """The state after the tokens so far, with room for the model's longest sequence.
+
+        Args:
+            fingerprint: of the weights before the first step; others may have stepped since.
+        """
         state, room = run.read_state(), self.longest
         if any(isinstance(layer, KeyValueCache) for layer in state.layers):
             room = max(state.max_length or 0, self.max_length or 0)
-        fingerprint = self._source(decoder).fingerprint()
         # Copied outside inference mode, because autograd refuses tensors made inside.
         return replace(state.with_room(room).clone(), fingerprint=fingerprint)
 

@@ -188,6 +188,9 @@ def read_prompt(
     if state is not None and not isinstance(state, DecodingState):
         raise TypeError(expected("state", "a DecodingState", f"a {type(state).__name__}"))
     boolean("return_state", keeps_state)
+    if isinstance(batch, Tensor | str | list):
+        advice = "pass texts and tokens as prefix="
+        raise TypeError(expected("batch", "a number", f"a {type(batch).__name__}", advice))
     if state is not None:
         batch = state.batch if batch is None else batch
         if batch != state.batch:
@@ -283,7 +286,7 @@ def default_length(source: TokenSource, length: int | None, before: int = 0) -> 
     if length is not None:
         return at_least("length", length, 1)
     if source.max_length is None:
-        advice = "the model has no max_length, so pass length or max_new_tokens"
+        advice = "pass it, as the model has no max_length"
         raise ValueError(expected("length", "a number of tokens", None, advice))
     if source.max_length <= before:
         wanted = f"a number of tokens where a state has read max_length {source.max_length}"

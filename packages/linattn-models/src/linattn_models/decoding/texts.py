@@ -7,8 +7,8 @@ from typing import Any
 from linattn_models.tokenizer import decode_tokens
 
 _CUT = "\ufffd"  # the end of a character whose other bytes are in the next token
-# Tokens that may wait for such an end: a character has at most 4 bytes.
-_MOST_WAITING = 8
+# Tokens that may wait for such an end, and those of an end: a character has at most 4 bytes.
+_MOST_WAITING, _MOST_CUT = 8, 3
 
 
 class TextParts:
@@ -33,9 +33,28 @@ class TextParts:
         self._new.append(token)
         text = decode_tokens(self._tokenizer, self._last + self._new)
         self.waiting = text[self._length :]
-        if text.endswith(_CUT) and len(self._new) < _MOST_WAITING:
-            return ""
-        return self.end()
+        if not text.endswith(_CUT):
+            return self.end()
+        return self._give_out_whole(text) if len(self._new) >= _MOST_WAITING else ""
+
+    def _give_out_whole(self, text: str) -> str:
+        """The text of the tokens that wait, without the last character where it is not whole.
+
+        There are so many because the text itself has the replacement character. What the last ones
+        begin still waits: at most three bytes, so at most three tokens.
+        """
+        tokens, first = self._last + self._new, self._length
+        known = [decode_tokens(self._tokenizer, tokens[:-cut]) for cut in range(1, _MOST_CUT + 1)]
+        # A beginning that itself ends inside of a character has more replacements, or as many.
+        fitting = [
+            (len(x), cut) for cut, x in enumerate(known, 1) if text[first:].startswith(x[first:])
+        ]
+        if not fitting:
+            return self.end()
+        length, cut = min(fitting)
+        part, self.waiting = text[self._length : length], text[length:]
+        self._last, self._new, self._length = tokens[:-cut], tokens[-cut:], length
+        return part
 
     def end(self) -> str:
         """The text that waits, which no token will complete."""

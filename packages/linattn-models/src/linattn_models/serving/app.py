@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from fastapi import FastAPI, Response
 from fastapi import Request as HttpRequest
 from fastapi.exceptions import RequestValidationError
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from linattn_core.errors import expected
@@ -138,10 +139,12 @@ def _add_completions(app: FastAPI, service: _Service, queue: int, stall: float) 
             return service.refuse(404, expected("model", repr(name), repr(fields.model)), "model")
         watch = service.metrics.begin()
         try:
-            request = read_fields(fields, service.batch, service.states)
+            # Other clients are answered while a long text is encoded or a state is read.
+            request = await run_in_threadpool(read_fields, fields, service.batch, service.states)
             stream = await service.engine.submit(request)
         except (ValueError, TypeError) as error:
-            return service.refuse(400, *_message_and_field(error))
+            names = _FIELDS if fields.state_bytes is None else _FIELDS | {"state": "state_bytes"}
+            return service.refuse(400, *_message_and_field(error, names))
         except Overloaded:
             message = expected("the queue", f"fewer than {queue} requests", f"{queue}", "retry")
             return service.refuse(503, message, Retry_After="1")
@@ -151,7 +154,7 @@ def _add_completions(app: FastAPI, service: _Service, queue: int, stall: float) 
         return CompletionResponse(stream, completion, watch, fields.stream, stall)
 
     @app.get("/v1/states/{state}", response_model=None)
-    async def read_state(state: str) -> Response:
+    def read_state(state: str) -> Response:  # in a thread of FastAPI's: it writes a file
         try:
             content = write_bytes(service.states.get(state))
         except ValueError as error:
@@ -179,11 +182,13 @@ def _add_reports(app: FastAPI, service: _Service) -> None:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
 
-def _message_and_field(error: Exception) -> tuple[str, str | None]:
+def _message_and_field(
+    error: Exception, names: Mapping[str, str] = _FIELDS
+) -> tuple[str, str | None]:
     """The sentence of an error with the field that it is about, which it begins with."""
     message = str(error)
     name, _, rest = message.partition(": ")
-    field = _FIELDS.get(name, name)
+    field = names.get(name, name)
     if field not in CompletionFields.model_fields:
         return message, None
     return f"{field}: {rest}", field

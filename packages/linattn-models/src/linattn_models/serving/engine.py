@@ -56,7 +56,7 @@ class Stream:
         """Takes the outputs of a step, in the loop."""
         self._engine.waiting.discard(self)
         self._outputs += outputs
-        self._left -= sum(output.finish_reason is not None for output in outputs)
+        self._left -= _count_ended(outputs)
         self._news.set()
 
     def stop(self) -> None:
@@ -67,11 +67,12 @@ class Stream:
         if not self.added.done():
             self.added.set_exception(Stopped())
 
-    def close(self) -> None:
-        """Cancels what has not ended, in the loop."""
+    def close(self) -> int:
+        """Cancels what has not ended, in the loop; returns the sequences whose end was not read."""
         self._engine.waiting.discard(self)
         if self._left:
             self._engine.cancel(self)
+        return self._left + _count_ended(self._outputs)
 
 
 class Engine:
@@ -200,6 +201,10 @@ class Engine:
         running = self.batch.requests
         for request in [number for number in by_request if number not in running]:
             self._streams.pop(request, None)
+
+
+def _count_ended(outputs: list[Output]) -> int:
+    return sum(output.finish_reason is not None for output in outputs)
 
 
 def _call(stream: Stream, function: Callable[[], object]) -> bool:

@@ -19,13 +19,15 @@ Integer = Annotated[int, Field(ge=-_MOST, le=_MOST)]
 # A list is read up to its first error: the errors of a large one would take far more memory.
 Integers = Annotated[list[Integer], Field(fail_fast=True)]
 Tokens = Annotated[list[Integer | Integers], Field(fail_fast=True)]
-Strings = Annotated[list[str], Field(fail_fast=True)]
+# Each is looked for in the text of each new token, in the thread that steps all requests.
+_MOST_STRINGS = 64
+Strings = Annotated[list[str], Field(fail_fast=True, max_length=_MOST_STRINGS)]
 # What a body has to be.
 BODY = "a JSON object in UTF-8, with Content-Type: application/json"
 _WANTED = {
     "prompt": "a text, or a list of tokens",
     "stop_tokens": "a token, or a list of tokens",
-    "stop_strings": "a text, or a list of texts",
+    "stop_strings": f"a text, or a list of at most {_MOST_STRINGS} texts",
 }
 # OpenAI's fields that have another name here.
 _RENAMED = {"stop": "pass stop_strings"}
@@ -39,7 +41,8 @@ class CompletionFields(BaseModel):
         max_tokens: the most new tokens; by default as many as the model's `max_length` leaves.
         n: sequences drawn from the prompt.
         stop_tokens: each ends a sequence.
-        stop_strings: each ends a sequence whose new text contains it; the text comes with it.
+        stop_strings: each ends a sequence whose new text contains it; the text comes with it. At
+            most 64.
         return_state: whether each sequence comes with the id of the state after its last token.
         state: the id of a state, which the prompt continues.
         state_bytes: in place of it, the bytes of /v1/states/ID in base64.

@@ -59,3 +59,8 @@ class Watch:
         for output in outputs:
             if output.finish_reason is not None:
                 self._ended.labels(output.finish_reason).inc()
+
+    def abort(self, count: int) -> None:
+        """Counts sequences that nobody reads to their end."""
+        if count:
+            self._ended.labels("abort").inc(count)

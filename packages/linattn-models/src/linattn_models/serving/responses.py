@@ -57,7 +57,7 @@ class CompletionResponse(Response):
         except TimeoutError:
             pass  # the server closes a connection whose answer is not complete
         finally:
-            self._stream.close()
+            self._watch.abort(self._stream.close())
 
     async def _send_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
         outputs: list[Output] = []

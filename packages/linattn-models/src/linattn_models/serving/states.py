@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import tempfile
+import threading
 from collections import OrderedDict
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from linattn_models.state import DecodingState
 
 
 class StateStore:
-    """The last states that requests asked for; older ones are dropped.
+    """The last states that requests asked for, for all threads; older ones are dropped.
 
     Args:
         most: states that are kept.
@@ -21,13 +22,15 @@ class StateStore:
     def __init__(self, most: int) -> None:
         self._most = most
         self._states: OrderedDict[str, DecodingState] = OrderedDict()
+        self._lock = threading.Lock()
 
     def put(self, state: DecodingState) -> str:
         """Keeps a state; returns its id, which nobody can guess."""
         name = secrets.token_urlsafe(16)
-        self._states[name] = state
-        while len(self._states) > self._most:
-            self._states.popitem(last=False)
+        with self._lock:
+            self._states[name] = state
+            while len(self._states) > self._most:
+                self._states.popitem(last=False)
         return name
 
     def get(self, name: str) -> DecodingState:
@@ -36,11 +39,12 @@ class StateStore:
         Raises:
             ValueError: an unknown id.
         """
-        if name not in self._states:
-            wanted = f"the id of one of the last {self._most} states"
-            raise ValueError(expected("state", wanted, repr(name), "begin again"))
-        self._states.move_to_end(name)
-        return self._states[name]
+        with self._lock:
+            if name in self._states:
+                self._states.move_to_end(name)
+                return self._states[name]
+        wanted = f"the id of one of the last {self._most} states"
+        raise ValueError(expected("state", wanted, repr(name), "begin again"))
 
 
 def write_bytes(state: DecodingState) -> bytes:
