@@ -170,6 +170,7 @@ def test_the_parts_of_a_text_end_with_whole_characters(make: Callable[[], Any]) 
     text = TextParts(make())
     assert [*map(text.add, "é😀a".encode())] == ["", "é", "", "", "", "😀", "a"]
     assert "".join(text.add(0x80) for _ in range(50)).count("\ufffd") > 40
+    assert len(text._last) <= 8  # what is kept does not grow
 
 
 @given(text=st.text(max_size=60), make=st.sampled_from([Bytes, byte_fallback]))

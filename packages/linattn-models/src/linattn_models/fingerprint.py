@@ -55,8 +55,8 @@ def compute_fingerprint(model: nn.Module) -> str | None:
 def check_weights(fingerprint: str | None, model: nn.Module) -> str | None:
     """The fingerprint of a state, which must be the model's; None for a state without one.
 
-    Cost: that of `compute_fingerprint`, but some microseconds for a string that this function has
-    returned, where the weights have not been written since.
+    Cost: that of `compute_fingerprint`, but some tens of microseconds for a string that this
+    function has returned, where the weights have not been written since.
     """
     if fingerprint is None:
         return None

@@ -51,9 +51,10 @@ class TextParts:
         ]
         if not fitting:
             return self.end()
-        length, cut = min(fitting)
-        part, self.waiting = text[self._length : length], text[length:]
-        self._last, self._new, self._length = tokens[:-cut], tokens[-cut:], length
+        end, cut = min(fitting)
+        part, self.waiting = text[first:end], text[end:]
+        self._last, self._new = self._new[:-cut], self._new[-cut:]
+        self._length = len(decode_tokens(self._tokenizer, self._last))
         return part
 
     def end(self) -> str:
