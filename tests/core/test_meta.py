@@ -32,7 +32,9 @@ def differentiate_twice(out: Tensor, *inputs: Tensor) -> None:
 CALLS: list[dict[str, Any]] = [
     *({"feature_map": x} for x in feature_map_names()),
     {"key_lengths": torch.tensor([6, 9])},
+    {"key_lengths": torch.tensor([6, 9], device="meta")},
     {"attn_mask": torch.ones(2, 9, dtype=torch.bool)},
+    {"attn_mask": torch.ones(2, 9, dtype=torch.bool, device="meta")},
     {"is_causal": True, "log_decay": torch.tensor([-1.0, -2.0], device="meta")},
 ]
 

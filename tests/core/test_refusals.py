@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
-from linattn_core import LinearAttentionState, linear_attention, linear_attention_step
+from linattn_core import (
+    LinearAttentionState,
+    linear_attention,
+    linear_attention_state,
+    linear_attention_step,
+)
 
 NAN, INF = float("nan"), float("inf")
 Changes = dict[str, Any]
@@ -101,6 +107,28 @@ def test_bounds_of_packed_sequences(bounds: list[int]) -> None:
     q, v = torch.randn(1, 3, 5, 4), torch.randn(1, 3, 5, 6)
     changes = {"cu_seqlens": torch.tensor(bounds, dtype=torch.int64)}
     check_refusal(attend, ValueError, changes | {"query": q, "key": q, "value": v})
+
+
+# Tensors without numbers, which must not stand beside tensors with numbers.
+META: list[Changes] = [
+    {"key_lengths": torch.ones(2, dtype=torch.int64, device="meta")},
+    {"cu_seqlens": torch.ones(2, dtype=torch.int64, device="meta")},
+    {"attn_mask": torch.ones(2, 5, dtype=torch.bool, device="meta")},
+    {"log_decay": torch.zeros(3, device="meta"), "is_causal": True},
+]
+
+
+@pytest.mark.parametrize("changes", META, ids=first_name)
+def test_numbers_on_the_meta_device(changes: Changes) -> None:
+    check_refusal(attend, ValueError, changes)
+    q = torch.randn(2, 3, 5, 4)
+    options = {name: x for name, x in changes.items() if name != "is_causal"}
+    check_refusal(partial(linear_attention_state, q, q), ValueError, options)
+
+
+def test_slots_on_the_meta_device() -> None:
+    slots = torch.zeros(2, dtype=torch.int64, device="meta")
+    check_refusal(take_step, ValueError, {"state_indices": slots, "inplace": True})
 
 
 STEPS_OF_WRONG_TYPES: list[Changes] = [

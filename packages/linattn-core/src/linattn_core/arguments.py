@@ -32,7 +32,7 @@ def complete_step(call: StepCall) -> StepCall:
 
 def _key_mask(mask: Tensor, call: AttentionCall) -> Tensor:
     """The mask as (B, L), a view where it can be."""
-    _check_tensor("attn_mask", mask)
+    _check_tensor("attn_mask", mask, call.device)
     if mask.dtype != torch.bool:
         advice = "True takes part; a float mask of 0 and -inf is mask == 0"
         raise TypeError(expected("attn_mask", "torch.bool", mask.dtype, advice))
@@ -80,7 +80,7 @@ def _step_decay(decay: Tensor, call: StepCall) -> Tensor:
 
 def _wide_decay(decay: Tensor, value: Tensor, *shapes: tuple[int, ...]) -> Tensor:
     """The decay in the dtype of the sums; refuses a shape that is not one of `shapes`."""
-    _check_tensor("log_decay", decay)
+    _check_tensor("log_decay", decay, value.device)
     if not decay.is_floating_point():
         raise TypeError(expected("log_decay", "floating point", decay.dtype, "convert it"))
     # Shapes of other lengths are not compared: that would compare a batch with a number of heads.
@@ -126,7 +126,7 @@ def check_heads(query: Tensor, key: Tensor, value: Tensor, *, enable_gqa: bool) 
 
 def check_slots(call: StepCall, indices: Tensor, *, inplace: bool) -> None:
     """Checks kind, dtype and shape of `state_indices`; the numbers are checked by the operator."""
-    check_integers("state_indices", indices)
+    check_integers("state_indices", indices, call.device)
     if tuple(indices.shape) != (call.batch,):
         got = f"shape {tuple(indices.shape)}"
         raise ValueError(expected("state_indices", f"shape {(call.batch,)}, a slot a row", got))
@@ -143,13 +143,16 @@ def pack_results(
     return (out, *extras) if extras else out
 
 
-def check_integers(name: str, x: Tensor) -> None:
-    """Checks that an argument is a tensor of int32 or int64."""
-    _check_tensor(name, x)
+def check_integers(name: str, x: Tensor, device: torch.device) -> None:
+    """Checks that an argument is a tensor of int32 or int64, with numbers if `device` has them."""
+    _check_tensor(name, x, device)
     if x.dtype not in (torch.int32, torch.int64):
         raise TypeError(expected(name, "int32 or int64", x.dtype, "convert it"))
 
 
-def _check_tensor(what: str, x: object) -> None:
+def _check_tensor(what: str, x: object, device: torch.device) -> None:
     if not isinstance(x, Tensor):
         raise TypeError(expected(what, "a torch.Tensor", quote(x)))
+    # Not x.is_meta: a fake tensor has a device of its own.
+    if x.device.type == "meta" and device.type != "meta":
+        raise ValueError(expected(what, "a tensor with numbers", "one on the meta device"))

@@ -46,7 +46,7 @@ def check_attention(call: AttentionCall, backend: str, *, enable_gqa: bool) -> A
     _check_equal("length", "key", key.shape[2], "value", value.shape[2])
     _check_causal(call)
     if call.key_lengths is not None:
-        _check_int_vector("key_lengths", call.key_lengths)
+        _check_int_vector("key_lengths", call.key_lengths, call.device)
         batch = call.key_lengths.shape[0]
         _check_equal("batch size", "query", query.shape[0], "key_lengths", batch)
     if call.cu_seqlens is not None:
@@ -103,7 +103,7 @@ def _check_causal(call: AttentionCall) -> None:
 
 
 def _check_packing(call: AttentionCall, cu_seqlens: Tensor) -> None:
-    _check_int_vector("cu_seqlens", cu_seqlens)
+    _check_int_vector("cu_seqlens", cu_seqlens, call.device)
     if call.key_lengths is not None:
         raise ValueError(
             expected(
@@ -279,8 +279,8 @@ def _check_equal(what: str, left: str, a: int, right: str, b: int) -> None:
         raise ValueError(expected(f"{left} and {right}", f"the same {what}", f"{a} and {b}"))
 
 
-def _check_int_vector(name: str, x: Tensor) -> None:
-    check_integers(name, x)
+def _check_int_vector(name: str, x: Tensor, device: torch.device) -> None:
+    check_integers(name, x, device)
     if x.dim() != 1:
         raise ValueError(expected(name, "one dimension", f"shape {_shape(x)}"))
 
