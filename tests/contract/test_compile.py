@@ -179,6 +179,34 @@ def test_lengths_may_change_without_recompiling(backend: str) -> None:
     assert counts[0] == counts[-1] > 0
 
 
+STATIC = {
+    "heads": {"log_decay": -torch.ones(2), "is_causal": True},
+    "positions": {"log_decay": -torch.ones(3, 2, 9), "is_causal": True},
+    "mask": {"attn_mask": torch.arange(9).expand(3, 9) != 4},
+    "one row": {"attn_mask": torch.arange(9)[None] != 4},
+}
+
+
+@pytest.mark.may_refuse
+@pytest.mark.parametrize("kind", STATIC)
+def test_sizes_of_a_buffer_stand_beside_dynamic_ones(kind: str, backend: str) -> None:
+    """A compiler must guard the comparison of a number with a symbol."""
+
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.options = dict(STATIC[kind])
+            self.name = next(iter(self.options))
+            self.register_buffer("x", self.options.pop(self.name))
+
+        def forward(self, q: torch.Tensor) -> torch.Tensor:
+            return linear_attention(q, q, q, backend=backend, **self.options, **{self.name: self.x})
+
+    layer, q = Layer(), torch.rand(3, 2, 9, 4)
+    compiled = torch.compile(layer, backend="eager", dynamic=True, fullgraph=True)
+    assert_close(compiled(q), layer(q))
+
+
 def _operator_arguments(case: Case, backend: str) -> tuple[Any, ...]:
     tensors, options = case.inputs(), case.options()
     options.pop("enable_gqa", None)

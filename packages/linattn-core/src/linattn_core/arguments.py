@@ -38,7 +38,8 @@ def _key_mask(mask: Tensor, call: AttentionCall) -> Tensor:
         raise TypeError(expected("attn_mask", "torch.bool", mask.dtype, advice))
     batch, length = call.batch, call.key_length
     per_key = mask if mask.dim() == 2 else _without_queries(mask, batch, length)
-    if any(size not in (1, n) for size, n in zip(per_key.shape, (batch, length), strict=True)):
+    # Not `in`, by which Dynamo finds a number unequal to a symbol without asking for its value.
+    if any(x != 1 and x != n for x, n in zip(per_key.shape, (batch, length), strict=True)):
         wanted, got = f"(batch, length) = {(batch, length)}", f"shape {tuple(per_key.shape)}"
         raise ValueError(expected("attn_mask", wanted, got, "keys alone may be masked"))
     return per_key.to(call.device).expand(batch, length)
@@ -84,7 +85,7 @@ def _wide_decay(decay: Tensor, value: Tensor, *shapes: tuple[int, ...]) -> Tenso
     if not decay.is_floating_point():
         raise TypeError(expected("log_decay", "floating point", decay.dtype, "convert it"))
     # Shapes of other lengths are not compared: that would compare a batch with a number of heads.
-    if tuple(decay.shape) not in [x for x in shapes if len(x) == decay.dim()]:
+    if all(tuple(decay.shape) != x for x in shapes if len(x) == decay.dim()):
         wanted = " or ".join(f"{x}" for x in shapes)
         raise ValueError(expected("log_decay", f"shape {wanted}", f"shape {tuple(decay.shape)}"))
     if decay.device != value.device:
