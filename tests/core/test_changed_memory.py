@@ -42,6 +42,34 @@ def test_gradients_are_of_the_lengths_of_the_forward_pass(
         assert torch.equal(changed, unchanged)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize("left", [0, 1000])
+@pytest.mark.parametrize("name", ["query", "key", "value", "s", "z", "attn_mask", "out"])
+def test_memory_that_was_freed_is_not_read(
+    name: str, left: int, is_causal: bool, backend: str
+) -> None:
+    inputs = dict(zip(("query", "key", "value"), make_inputs(), strict=True))
+    inputs["key"] = torch.rand(1, 64, 2, 8).transpose(1, 2)  # its last number is far from the first
+    state = LinearAttentionState(torch.rand(1, 2, 8, 8), torch.rand(1, 2, 8))
+    # Only with a mask by the operator.
+    mask = torch.ones(1, 64, dtype=torch.bool) if name == "attn_mask" else None
+    out = linear_attention(
+        **inputs, is_causal=is_causal, attn_mask=mask, initial_state=state, backend=backend
+    )
+    freed = {**inputs, **state._asdict(), "attn_mask": mask, "out": out}[name]
+    freed.untyped_storage().resize_(min(left, freed.nbytes - 1))
+    named = "initial_state" if name in ("s", "z") else name
+    with pytest.raises(ValueError, match=rf"^{named}: .*freed"):
+        torch.autograd.grad(out, inputs["query"], torch.ones(1, 2, 64, 8))
+
+
+def test_empty_tensors_need_no_memory() -> None:
+    x = torch.rand(1, 2, 0, 8, requires_grad=True)
+    linear_attention(x, x, x).sum().backward()
+    assert x.grad is not None
+
+
 CHANGED = {
     "shape": lambda x: x.new_zeros(1, 2, 4, 16)[..., : x.shape[-1]],
     "dtype": lambda x: x.half(),

@@ -1,7 +1,8 @@
 """Checks of the numbers inside tensors, by the operators: a compiler that traces has none yet.
 
 The backward pass checks again what native code relies on. A tensor's memory can change between the
-passes where autograd does not see it: by its NumPy array, or by an assignment to `.data`.
+passes where autograd does not see it: by its NumPy array, by an assignment to `.data`, or because
+its storage was resized.
 
 Numbers on a GPU are not checked, as reading them would wait for it; nor are those that cannot be
 read (`can_be_read`). Kernels on a GPU ignore positions outside of the tensors.
@@ -60,8 +61,33 @@ def check_saved(call: AttentionCall, output: Output) -> None:
         wanted = "the shape, dtype and device of the forward pass"
         advice = "leave the inputs as they are until backward() has run"
         raise ValueError(expected(" and ".join(changed), wanted, got, advice))
+    _check_memory(call, output)
     if call.key_lengths is not None and not call.is_causal:
         check_attention_values(call)
+
+
+def _check_memory(call: AttentionCall, output: Output) -> None:
+    """What is saved still has its memory. Integers are copies that nobody else has."""
+    mask, decay, initial = call.attn_mask, call.log_decay, call.initial_state
+    saved: tuple[tuple[str, Tensor | LinearAttentionState | None], ...] = (
+        ("query", call.query), ("key", call.key), ("value", call.value), ("attn_mask", mask),
+        ("log_decay", decay), ("initial_state", initial), *zip(Output._fields, output, strict=True),
+    )  # fmt: skip
+    for name, x in saved:
+        if x is not None and not (_is_held(x) if isinstance(x, Tensor) else all(map(_is_held, x))):
+            wanted, got = "the memory of the forward pass", "memory that was freed"
+            advice = "keep the storage until backward() has run"
+            raise ValueError(expected(name, wanted, got, advice))
+
+
+def _is_held(x: Tensor) -> bool:
+    """Whether the storage reaches the end of the last number."""
+    size = x.nbytes
+    if not x.is_contiguous():
+        reach = ((n - 1) * stride for n, stride in zip(x.shape, x.stride(), strict=True))
+        size = x.itemsize * (1 + sum(reach))
+    end = x.itemsize * x.storage_offset() + size
+    return end <= x.untyped_storage().nbytes() or not x.numel()
 
 
 def _tensors(x: Tensor | LinearAttentionState) -> tuple[Tensor, ...]:
