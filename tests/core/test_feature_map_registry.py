@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -12,8 +13,10 @@ from torch.testing import assert_close
 
 from linattn_core import (
     FeatureMap,
+    LinearAttentionState,
     get_feature_map,
     linear_attention,
+    linear_attention_step,
     reference,
     register_feature_map,
 )
@@ -113,6 +116,35 @@ def test_kernels_read_no_features_of_other_shapes(change: Callable[[Tensor], Any
     q = torch.rand(2, 2, 6, 4)
     with pytest.raises((ValueError, TypeError), match=r"Keys\.keys"):
         linear_attention(q, q, q, feature_map=Keys())
+
+
+@pytest.mark.parametrize(
+    "change", [torch.Tensor.to_sparse, lambda x: torch.complex(x, x)], ids=["sparse", "complex"]
+)
+def test_features_are_real_and_dense(change: Callable[[Tensor], Tensor]) -> None:
+    class Queries(FeatureMap):
+        def queries(self, x: Tensor) -> Tensor:
+            return change(x)
+
+        def keys(self, x: Tensor) -> Tensor:
+            return x
+
+        def feature_dim(self, head_dim: int) -> int:
+            return head_dim
+
+    q = torch.rand(1, 2, 3, 4)
+    with pytest.raises(TypeError, match=r"^Queries\.queries: "):
+        linear_attention(q, q, q, feature_map=Queries())
+
+
+@pytest.mark.parametrize("feature_map", [np.array(["elu"]), ["elu"], len, None], ids=str)
+def test_only_names_and_maps_are_taken(feature_map: Any) -> None:
+    """An array of one name equals the name."""
+    q, state = torch.rand(1, 2, 3, 4), LinearAttentionState.zeros(1, 2, 4, 4)
+    with pytest.raises(TypeError, match="feature_map"):
+        linear_attention(q, q, q, feature_map=feature_map)
+    with pytest.raises(TypeError, match="feature_map"):
+        linear_attention_step(*3 * (q[:, :, 0],), state, feature_map=feature_map)
 
 
 def test_a_map_cannot_name_one_that_kernels_lack() -> None:

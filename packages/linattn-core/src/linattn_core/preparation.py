@@ -20,7 +20,9 @@ def kernel_feature_map(feature_map: Any) -> str:
     """The name of the map that the kernels apply: "identity" where it runs before the operator."""
     if isinstance(feature_map, str):
         return feature_map if feature_map in pointwise.POINTWISE else "identity"
-    name = getattr(feature_map, "pointwise", None)
+    if not isinstance(feature_map, FeatureMap):
+        return "identity"  # `shared_feature_map` refuses it, after the checks
+    name = feature_map.pointwise
     if name is not None and name not in pointwise.POINTWISE:
         what, wanted = f"{type(feature_map).__name__}.pointwise", ", ".join(pointwise.POINTWISE)
         raise ValueError(expected(what, f"None or one of {wanted}", quote(name)))
@@ -78,7 +80,10 @@ def needs_gradients(call: AttentionCall | StepCall, state: LinearAttentionState 
 
 def _is_applied_inside(feature_map: Any) -> bool:
     """Whether kernels apply the map themselves."""
-    return feature_map in pointwise.POINTWISE or getattr(feature_map, "pointwise", None) is not None
+    # The type first: an array of one name equals the name.
+    if isinstance(feature_map, str):
+        return feature_map in pointwise.POINTWISE
+    return isinstance(feature_map, FeatureMap) and feature_map.pointwise is not None
 
 
 def _erase_padding(call: AttentionCall) -> Tensor:
@@ -120,6 +125,12 @@ def _check_features(mapping: FeatureMap, what: str, x: Tensor, phi: Tensor) -> N
     name = f"{type(mapping).__name__}.{what}"
     if not isinstance(phi, Tensor):
         raise TypeError(expected(name, "a tensor", f"a value of type {type(phi).__name__}"))
+    if phi.layout is not torch.strided or phi.is_nested:
+        got = "a nested tensor" if phi.is_nested else f"the layout {phi.layout}"
+        raise TypeError(expected(name, "a dense tensor", got))
+    if phi.is_complex():
+        advice = "return real and imaginary parts as features of their own"
+        raise TypeError(expected(name, "real features", phi.dtype, advice))
     shape = (*x.shape[:-1], mapping.feature_dim(x.shape[-1]))
     if tuple(phi.shape) != shape:
         wanted = f"{shape} from {what} {tuple(x.shape)}, as its feature_dim says"
