@@ -167,6 +167,35 @@ def test_a_step_with_a_wrong_value(changes: Changes) -> None:
     check_refusal(take_step, ValueError, changes)
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (None, torch.ones(2, 3, 5, 6)),
+        (torch.ones(2, 3, 5, 4).to_sparse(), torch.ones(2, 3, 5, 6)),
+        (torch.ones(2, 3, 5, 4).long(), torch.ones(2, 3, 5, 6).long()),
+        *(
+            (torch.ones(2, 3, 5, 4), torch.ones(sizes, dtype=dtype, device=device))
+            for sizes, dtype, device in (
+                ((1, 3, 5, 6), torch.float32, "cpu"),
+                ((2, 1, 5, 6), torch.float32, "cpu"),
+                ((2, 3, 4, 6), torch.float32, "cpu"),
+                ((2, 3, 5, 6), torch.float64, "cpu"),
+                ((2, 3, 5, 6), torch.float32, "meta"),
+            )
+        ),
+    ],
+)
+def test_a_state_alone_has_no_query_to_name(key: Any, value: torch.Tensor) -> None:
+    with pytest.raises((TypeError, ValueError), match=r"^key( and value)?:"):
+        linear_attention_state(key, value)
+
+
+def test_lengths_of_a_state_alone_are_those_of_keys() -> None:
+    lengths = torch.ones(4, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"^key and key_lengths:"):
+        linear_attention_state(*2 * (torch.ones(2, 3, 5, 6),), key_lengths=lengths)
+
+
 @pytest.mark.parametrize("options", [{"normalize": False}, {"return_normalizer": True}], ids=str)
 def test_a_map_that_relies_on_the_normalizer_gives_no_bare_sums(options: Changes) -> None:
     with pytest.raises(ValueError, match="Favor"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -22,7 +21,7 @@ from linattn_core.errors import expected, quote
 from linattn_core.state import LinearAttentionState, accumulation_dtype
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-_NAMES = ("query", "key", "value")
+_SEQUENCES = "(batch, heads, length, dim)"
 
 
 def check_attention(call: AttentionCall, backend: str, *, enable_gqa: bool) -> AttentionCall:
@@ -38,7 +37,7 @@ def check_attention(call: AttentionCall, backend: str, *, enable_gqa: bool) -> A
         pass  # an argument is of another type; the checks below name it
     query, key, value = in_one_dtype(call.query, call.key, call.value)
     call = call._replace(query=query, key=key, value=value)
-    _check_tensors((query, key, value), "(batch, heads, length, dim)", 4)
+    _check_tensors(_SEQUENCES, 4, query=query, key=key, value=value)
     for name, other in (("key", key), ("value", value)):
         _check_equal("batch size", "query", query.shape[0], name, other.shape[0])
     check_heads(query, key, value, enable_gqa=enable_gqa)
@@ -48,7 +47,7 @@ def check_attention(call: AttentionCall, backend: str, *, enable_gqa: bool) -> A
     if call.key_lengths is not None:
         _check_int_vector("key_lengths", call.key_lengths, call.device)
         batch = call.key_lengths.shape[0]
-        _check_equal("batch size", "query", query.shape[0], "key_lengths", batch)
+        _check_equal("batch size", "key", key.shape[0], "key_lengths", batch)
     if call.cu_seqlens is not None:
         _check_packing(call, call.cu_seqlens)
     if call.initial_state is not None:
@@ -58,6 +57,14 @@ def check_attention(call: AttentionCall, backend: str, *, enable_gqa: bool) -> A
         enable_gqa=enable_gqa, normalize=call.normalize, return_normalizer=call.return_normalizer,
     )  # fmt: skip
     return complete_attention(call)
+
+
+def check_keys(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Key and value of a call without queries, after the checks that would name its query."""
+    _, key, value = in_one_dtype(key, key, value)
+    _check_tensors(_SEQUENCES, 4, key=key, value=value)
+    _check_equal("batch size", "key", key.shape[0], "value", value.shape[0])
+    return key, value
 
 
 def _is_plain(call: AttentionCall, backend: str, enable_gqa: bool) -> bool:
@@ -136,7 +143,7 @@ def check_step(call: StepCall, backend: str, *, enable_gqa: bool, inplace: bool)
     except (AttributeError, TypeError):
         pass  # an argument is of another type; the checks below name it
     query, key, value = in_one_dtype(query, key, value)
-    _check_tensors((query, key, value), "(batch, heads, dim)", 3)
+    _check_tensors("(batch, heads, dim)", 3, query=query, key=key, value=value)
     _check_step_shapes(query, key, value, enable_gqa=enable_gqa)
     if call.state_indices is not None:
         check_slots(call, call.state_indices, inplace=inplace)
@@ -242,8 +249,8 @@ def check_backend_name(name: str) -> None:
         raise TypeError(expected("backend", "a name", _kind(name), advice))
 
 
-def _check_tensors(tensors: Sequence[Tensor], layout: str, dims: int) -> None:
-    for name, x in zip(_NAMES, tensors, strict=True):
+def _check_tensors(layout: str, dims: int, **tensors: Tensor) -> None:
+    for name, x in tensors.items():
         if not isinstance(x, Tensor):
             raise TypeError(expected(name, "a torch.Tensor", _kind(x)))
         if x.layout is not torch.strided or x.is_nested:
@@ -257,14 +264,15 @@ def _check_tensors(tensors: Sequence[Tensor], layout: str, dims: int) -> None:
         if x.dtype not in FLOATS:
             wanted = "float64, float32, bfloat16 or float16"
             raise TypeError(expected(name, wanted, x.dtype, "convert it"))
-    first = tensors[0]
-    for name, x in zip(_NAMES, tensors, strict=True):
+    like = next(iter(tensors))
+    first = tensors[like]
+    for name, x in tensors.items():
         if x.dtype != first.dtype:
             got = f"{first.dtype} and {x.dtype}"
-            raise TypeError(expected(f"query and {name}", "one dtype", got, "convert one"))
+            raise TypeError(expected(f"{like} and {name}", "one dtype", got, "convert one"))
         if x.device != first.device:
             got = f"{first.device} and {x.device}"
-            raise ValueError(expected(f"query and {name}", "one device", got, "move one"))
+            raise ValueError(expected(f"{like} and {name}", "one device", got, "move one"))
 
 
 def _check_flags(**flags: bool) -> None:

@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 from linattn_core import choice, operators
 from linattn_core.arguments import position_decay
 from linattn_core.calls import AttentionCall
-from linattn_core.errors import expected
+from linattn_core.checks import check_keys
 from linattn_core.feature_maps.base import FeatureMap
 from linattn_core.preparation import kernel_feature_map, needs_gradients, prepare_attention
 from linattn_core.reference.decay import exp_without_subnormals, from_here
@@ -58,11 +58,7 @@ def linear_attention_state(
     """
     if backend == "auto":
         backend = choice.current
-    if not isinstance(key, Tensor):
-        raise TypeError(expected("key", "a torch.Tensor", f"a value of type {type(key).__name__}"))
-    if key.dim() != 4:
-        wanted = "4 dimensions (batch, heads, length, dim)"
-        raise ValueError(expected("key", wanted, f"shape {tuple(key.shape)}"))
+    key, value = check_keys(key, value)
     call = AttentionCall(
         _placeholder(key, cu_seqlens), key, value, False, kernel_feature_map(feature_map),
         key_lengths, cu_seqlens, initial_state, True, attn_mask=attn_mask,
