@@ -32,13 +32,14 @@ from tqdm import tqdm
 from linattn_core.errors import expected
 from linattn_lab.runs import make_folders
 from linattn_lab.script import parse_flags, run_script
-from linattn_lab.store import add_record, record_file
+from linattn_lab.store import add_record, record_file, remove_results
 from linattn_lab.tables import figure, markdown_table
 from linattn_models.training import RunFolder
 from replication.claims import CLAIMS, Claim, select_claims
 from replication.experiments import EXPERIMENTS, Preset
 from replication.readers import PICTURES, find_trainings
 from replication.records import (
+    DEVICES,
     FOLDER,
     Evidence,
     find_evidence,
@@ -125,10 +126,17 @@ def run_all(names: Sequence[str], preset: Preset, folder: Path, *, again: bool) 
             tqdm.write(f"{name}: not run: it {reason}", file=sys.stderr)
         elif name not in ended:
             if again:
-                shutil.rmtree(folder / name, ignore_errors=True)
+                remove_run(name, folder)
             measurement = run_experiment(EXPERIMENTS[name], preset, folder).results[name]
             if measurement.error:
                 tqdm.write(f"{name}: {measurement.error}", file=sys.stderr)
+
+
+def remove_run(name: str, folder: Path) -> None:
+    """Removes what an experiment left; its records first, as they say that the run has ended."""
+    for device in DEVICES:
+        remove_results(record_file(folder.parent, folder.name, device), [name])
+    shutil.rmtree(folder / name, ignore_errors=True)
 
 
 def show_verdicts(claims: Sequence[Claim], evidence: list[Evidence]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +18,7 @@ from linattn_lab.store import (
     new_record,
     read_records,
     record_file,
+    remove_results,
 )
 
 MACHINE = Machine(
@@ -56,6 +59,39 @@ def test_newer_results_replace_those_of_their_names(tmp_path: Path) -> None:
     records = read_records(file, Record[Any])
     assert [record.command for record in records] == ["third", "second"]
     assert latest_results(records) == {"a": 3, "b": 2, "c": 2}
+
+
+def test_results_are_removed_by_their_names(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    remove_results(file, ["a"])
+    assert not file.exists()
+    for name in ("a", "b", "c"):
+        add_record(file, new_record(f"makes {name}", MACHINE, {name: 1}))
+
+    remove_results(file, ["a", "c", "unknown"])
+    (left,) = read_records(file, Record[Any])
+    assert (left.command, left.results) == ("makes b", {"b": 1})
+    remove_results(file, ["b"])
+    assert read_records(file, Record[Any]) == []
+
+
+def test_processes_that_add_to_one_file_lose_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    program = """
+import pathlib, sys
+from linattn_lab.store import add_record, new_record
+from tests.lab.test_store import MACHINE
+for number in range(20):
+    name = f"{sys.argv[2]}-{number}"
+    add_record(pathlib.Path(sys.argv[1]), new_record("adds", MACHINE, {name: number}))
+"""
+    root = Path(__file__).parents[2]
+    writers = [
+        subprocess.Popen([sys.executable, "-c", program, str(file), name], cwd=root)
+        for name in ("first", "second")
+    ]
+    assert [writer.wait() for writer in writers] == [0, 0]
+    assert len(latest_results(read_records(file, Record[Any]))) == 40
 
 
 def test_devices_have_files_of_their_own(tmp_path: Path) -> None:

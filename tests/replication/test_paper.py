@@ -55,6 +55,22 @@ def test_what_has_a_record_is_not_run_again(flags: Flags) -> None:
     assert count_runs(flags) == 1  # from the start
 
 
+def test_a_run_from_the_start_that_is_interrupted_has_not_ended(
+    flags: Flags, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    main(flags)
+    with monkeypatch.context() as patch:
+        patch.setattr(paper, "run_experiment", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            main(dataclasses.replace(flags, again=True))
+
+    main(flags)
+    assert count_runs(flags) == 1
+
+
 def test_a_failure_is_recorded_and_the_others_go_on(
     flags: Flags, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from linattn_core.errors import expected, quote
 from linattn_lab.machine import Device, Limits, Machine
-from linattn_models.files import replace_file
+from linattn_models.files import replace_files
 from linattn_models.training import environment
 
 DIGITS = 4  # significant digits; measurements are not more precise
@@ -90,12 +90,18 @@ def read_model(file: Path, kind: type[Model]) -> Model:
 
 
 def add_record(file: Path, record: Record[Any]) -> None:
-    """Adds a record to a file; results of the same names leave the older records."""
-    older = [_without(each, record.results) for each in read_records(file, Record[Any])]
+    """Adds a record to a file; results of the same names leave the older records.
+
+    Another process that adds one to the same file waits for this one.
+    """
     file.parent.mkdir(parents=True, exist_ok=True)
-    records = [record, *(each for each in older if each.results)]
-    text = ",\n".join(map(_to_json, records))
-    replace_file(file, f'{{"records": [\n{text}\n]}}\n'.encode())
+    _replace_results(file, record.results, [record])
+
+
+def remove_results(file: Path, names: Collection[str]) -> None:
+    """Removes the results of these names from the records of a file, which need not exist."""
+    if file.exists():
+        _replace_results(file, names, [])
 
 
 def latest_results(records: Iterable[Record[Result]]) -> dict[str, Result]:
@@ -103,8 +109,17 @@ def latest_results(records: Iterable[Record[Result]]) -> dict[str, Result]:
     return {name: result for record in records for name, result in record.results.items()}
 
 
-def _without(record: Record[Result], names: Iterable[str]) -> Record[Result]:
-    kept = {name: x for name, x in record.results.items() if name not in set(names)}
+def _replace_results(file: Path, names: Collection[str], newer: list[Record[Any]]) -> None:
+    """Removes the results of these names and puts newer records before the others."""
+    with replace_files(file.parent, file.name) as fresh:  # locked before the file is read
+        older = [_without(each, names) for each in read_records(file, Record[Any])]
+        records = [*newer, *(each for each in older if each.results)]
+        text = ",\n".join(map(_to_json, records))
+        (fresh / file.name).write_bytes(f'{{"records": [\n{text}\n]}}\n'.encode())
+
+
+def _without(record: Record[Result], names: Collection[str]) -> Record[Result]:
+    kept = {name: x for name, x in record.results.items() if name not in names}
     return record.model_copy(update={"results": kept})
 
 
