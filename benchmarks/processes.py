@@ -96,12 +96,12 @@ def _end(code: int) -> str:
     return f"died by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
-def stop_tree(process: subprocess.Popen[bytes]) -> None:
-    """Ends a process that still runs, and those that it started."""
+def stop_tree(process: subprocess.Popen[bytes], number: signal.Signals = signal.SIGKILL) -> None:
+    """Sends a signal to a process that still runs, and to those that it started: it ends them."""
     if process.poll() is None:
         for each in (*psutil.Process(process.pid).children(recursive=True), process):
             with contextlib.suppress(psutil.NoSuchProcess):
-                each.kill()
+                each.send_signal(number)
 
 
 if __name__ == "__main__":
