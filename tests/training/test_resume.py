@@ -93,6 +93,15 @@ def test_a_half_written_line_is_dropped(out: Path, unbroken: Path) -> None:
     assert logged(out) == logged(unbroken)
 
 
+def test_a_resume_that_lines_are_missing_for_changes_nothing(out: Path) -> None:
+    toy_run(out, steps=4)
+    (out / "metrics.jsonl").write_text("")
+    before = {name: (out / name).read_bytes() for name in ("config.json", "summary.json")}
+    with pytest.raises(ValueError, match=r"metrics\.jsonl"):
+        toy_run(out, steps=6, resume=True)
+    assert {name: (out / name).read_bytes() for name in before} == before
+
+
 def test_without_a_checkpoint_the_run_starts_over_and_says_so(
     out: Path, unbroken: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
