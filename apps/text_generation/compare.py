@@ -113,6 +113,7 @@ def variant(flags: Flags, texts: Texts, attention: Attention, seed: int) -> Vari
         "dataset": flags.dataset,
         "training_bytes": len(texts.training),
         "held_out_bytes": recipe.held_out * min(recipe.length, len(texts.held_out)),
+        "data_digest": texts.digest(),
         "model": {"transformer": recipe.transformer(attention).to_dict()},
     }
     return Variant(f"{attention}-seed{seed}", training, train, settings)

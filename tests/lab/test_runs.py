@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from linattn_lab.runs import app_config, make_folders, publish, run_summary
+from linattn_lab.runs import app_config, data_digest, make_folders, publish, run_summary
 from linattn_models.training import RunFolder, write_json
 
 
@@ -21,6 +22,15 @@ def test_a_run_of_another_application_or_without_a_value_is_refused(unbroken: Pa
         run_summary(run, "other")
     with pytest.raises(ValueError, match=r"config\.json: expected abc, xyz"):
         app_config(run, "toy", ("xyz", "model", "abc"))
+
+
+def test_a_digest_is_that_of_all_values_shapes_and_types() -> None:
+    data = np.arange(6, dtype=np.uint8).reshape(2, 3)
+    others = [
+        (data + 1,), (data.reshape(3, 2),), (data.T,), (data.view(np.int8),), (data[:1], data[1:])
+    ]  # fmt: skip
+    assert len({data_digest(*parts) for parts in [(data,), *others]}) == 1 + len(others)
+    assert data_digest(data) == data_digest(np.asfortranarray(data))
 
 
 def test_what_is_published_is_compact_stands_where_it_was_and_has_no_weights(

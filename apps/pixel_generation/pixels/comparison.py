@@ -29,7 +29,7 @@ from pixels.models import build_model
 from pixels.paper import PAPER
 from pixels.presets import Attention, Recipe
 from pixels.tokens import TokenData
-from pixels.training import DESCRIBED, mean_nats, train_model
+from pixels.training import describe_run, mean_nats, train_model
 
 FILES = ("table.md", "curves.png", "results.json", "timings.json")
 METRIC, YLABEL = "bits_per_dim", "bits/dim, validation images"
@@ -86,8 +86,7 @@ def _variant(images: Images, recipe: Recipe) -> Variant:
     def train(training: TrainingFlags, out: Path, resume: bool) -> object:
         return train_model(images, replace(recipe, training=training), out, resume=resume)
 
-    settings = {name: getattr(recipe, name) for name in DESCRIBED}
-    return Variant(recipe.attention, recipe.training, train, settings)
+    return Variant(recipe.attention, recipe.training, train, describe_run(images, recipe))
 
 
 def train_twice(comparison: Comparison, timed: Comparison) -> tuple[Runs, Runs]:

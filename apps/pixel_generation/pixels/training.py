@@ -39,13 +39,19 @@ def train_model(
         config=recipe.training.config(),
         out=out,
         resume=resume,
-        describe={"app": APP, **{name: getattr(recipe, name) for name in DESCRIBED}},
+        describe={"app": APP, **describe_run(images, recipe)},
         model_config=model.to_dict(),
     )
     tested = bits_per_dim(model, images.test[: recipe.test_images], recipe.layout)
     if is_main_process():
         summary = finish(model, images, recipe, RunFolder(out), tested)
     return model, summary
+
+
+def describe_run(images: Images, recipe: Recipe) -> dict[str, object]:
+    """What config.json has beside model and training; a resumed run must have the same."""
+    described = {name: getattr(recipe, name) for name in DESCRIBED}
+    return {**described, "data_digest": images.digest()}
 
 
 def mean_nats(model: AutoregressiveTransformer, tokens: Tensor) -> Tensor:

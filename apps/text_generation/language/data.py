@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from linattn_core.errors import expected
+from linattn_lab.runs import data_digest
 
 VOCABULARY = 256
 HELD_OUT_SHARE = 20
@@ -29,6 +30,10 @@ class Texts(NamedTuple):
 
     training: Tensor
     held_out: Tensor
+
+    def digest(self) -> str:
+        """A hash of both."""
+        return data_digest(self.training.numpy(), self.held_out.numpy())
 
 
 def read_texts(dataset: Dataset, folder: Path | None) -> Texts:

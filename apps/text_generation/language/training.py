@@ -62,6 +62,7 @@ def train_model(
             "attention": attention,
             "training_bytes": len(texts.training),
             "held_out_bytes": held_out.numel(),
+            "data_digest": texts.digest(),
         },
         model_config=model.to_dict(),
     )

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from pixels.datasets import load
+from pixels.presets import smoke
+from pixels.training import train_model
 from tests.apps.app_scripts import PNG, Script, command, kill_when_there
 from tests.training.toy import logged
 
@@ -65,3 +69,14 @@ def test_real_images_are_learned_and_drawn(
     done = script("generate", "--run", out, *where, *few, "--out", tmp_path / "pictures")
     assert done.code == 0, done.stderr
     assert (tmp_path / "pictures" / "completions.png").read_bytes().startswith(PNG)
+
+
+def test_a_run_is_not_resumed_on_other_images(tmp_path: Path) -> None:
+    images, recipe = load("digits"), smoke("digits")
+    recipe = replace(recipe, training=replace(recipe.training, steps=2))
+    train_model(images, recipe, tmp_path / "run")
+    train_model(images, recipe, tmp_path / "run", resume=True)
+    for part in ("train", "validation", "test"):
+        other = replace(images, **{part: getattr(images, part)[::-1]})  # of the same shapes
+        with pytest.raises(ValueError, match="data_digest"):
+            train_model(other, recipe, tmp_path / "run", resume=True)

@@ -22,6 +22,21 @@ def test_it_writes_what_was_asked_for(script: Script, smoke_run: Path) -> None:
     assert other.stdout != first.stdout
 
 
+def test_a_run_is_not_resumed_on_other_text(script: Script, tmp_path: Path) -> None:
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for number in range(40):
+        (texts / f"{number}.txt").write_text(f"The text of {number}. " * 20)
+    flags = ["--preset", "smoke", "--dataset", "files", "--data-dir", texts]
+    flags += ["--out", tmp_path / "run", "--steps", 2]
+    assert script("train", *flags).code == 0
+    assert script("train", *flags, "--resume").code == 0
+    for file in texts.iterdir():
+        file.write_text(file.read_text().swapcase())  # of the same sizes
+    other = script("train", *flags, "--resume")
+    assert other.code == 2 and "data_digest" in other.stderr
+
+
 @pytest.mark.slow
 def test_compare_draws_tabulates_and_resumes(script: Script, tmp_path: Path) -> None:
     flags = ["--preset", "smoke", "--steps", 6, "--out", tmp_path / "runs"]

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from linattn_core.errors import expected
+from linattn_lab.runs import data_digest
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -42,6 +43,10 @@ class Images:
     def dimensions(self) -> int:
         """Numbers per image, over which bits per dimension are counted."""
         return self.height * self.width * self.channels
+
+    def digest(self) -> str:
+        """A hash of all three parts."""
+        return data_digest(self.train, self.validation, self.test)
 
 
 def hold_out_the_end(train: Pixels) -> tuple[Pixels, Pixels]:
