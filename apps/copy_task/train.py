@@ -24,6 +24,7 @@ import tyro
 from copying.presets import PRESETS, Attention, PresetName, Recipe
 from copying.training import APP, train_model
 from linattn_lab.script import preset_flags, run_script
+from linattn_lab.tables import decimals
 from linattn_models.training import is_main_process
 
 
@@ -60,7 +61,7 @@ def report(summary: dict[str, Any], out: Path) -> None:
     """Prints the numbers."""
     metrics = summary["metrics"]
     print(f"{summary['attention']} attention, in {out}")
-    print(f"  {metrics['loss']:.5f} nats per copied symbol on held-out sequences")
+    print(f"  {decimals(metrics['loss'], 5)} nats per copied symbol on held-out sequences")
     print(f"  {metrics['accuracy']:.2%} of symbols right,", end=" ")
     print(f"{metrics['sequence_accuracy']:.1%} of copies without an error")
     print(f"  {summary['parameters']:,} parameters, {summary['steps']:,} steps,", end=" ")

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from linattn_lab.script import peek_flag, preset_flags, require_at_least, run_script
+from linattn_lab.tables import decimals
 from linattn_models.training import is_main_process
 from pixels.datasets import load, require_dataset
 from pixels.models import APP
@@ -65,9 +66,12 @@ def main() -> None:
 def report(summary: dict[str, Any], out: Path) -> None:
     """The numbers, on the terminal."""
     metrics = summary["metrics"]
+    tested, validated = (
+        decimals(metrics[name], 3) for name in ("bits_per_dim", "validation_bits_per_dim")
+    )
     print(f"{summary['attention']} attention on {summary['dataset']}, in {out}")
-    print(f"  {metrics['bits_per_dim']:.3f} bits/dim on {metrics['test_images']} test images")
-    print(f"  {metrics['validation_bits_per_dim']:.3f} bits/dim on the validation images")
+    print(f"  {tested} bits/dim on {metrics['test_images']} test images")
+    print(f"  {validated} bits/dim on the validation images")
     print(f"  {metrics['independent_pixels_bits_per_dim']:.3f} bits/dim if pixels were independent")
     print(f"  {summary['parameters']:,} parameters, {summary['steps']:,} steps,", end=" ")
     print(f"{summary['train_seconds']:.0f} s of training")

@@ -32,7 +32,7 @@ from linattn_lab.script import (
     require_one_process,
     run_script,
 )
-from linattn_lab.tables import name_environments, table_of
+from linattn_lab.tables import decimals, name_environments, table_of
 from linattn_models.files import replace_file
 from linattn_models.training import RunFolder, TrainingFlags
 
@@ -148,14 +148,21 @@ def merge(summaries: Sequence[Summary]) -> dict[str, Any]:
 def columns(seeds: Sequence[int]) -> dict[str, Any]:
     """The columns of the table: the loss of each seed, and their mean."""
     each = {
-        f"seed {seed}": (lambda row, i=i: f"{row['losses'][i]:.3f}") for i, seed in enumerate(seeds)
+        f"seed {seed}": (lambda row, i=i: decimals(row["losses"][i], 3))
+        for i, seed in enumerate(seeds)
     }
     return {
         "parameters": lambda row: f"{row['parameters']:,}",
         "updates": lambda row: f"{row['steps']:,}",
         **each,
-        "held out: nats per byte": lambda row: f"{sum(row['losses']) / len(row['losses']):.3f}",
+        "held out: nats per byte": lambda row: decimals(mean(row["losses"]), 3),
     }
+
+
+def mean(losses: Sequence[float | None]) -> float | None:
+    """That of the losses; None if one of them was not finite."""
+    finite = [loss for loss in losses if loss is not None]
+    return sum(finite) / len(finite) if len(finite) == len(losses) else None
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from language.data import Dataset, read_texts
 from language.presets import PRESETS, RECOMMENDED, Attention, PresetName, Recipe
 from language.training import APP, train_model
 from linattn_lab.script import preset_flags, run_script
+from linattn_lab.tables import decimals
 from linattn_models.training import is_main_process
 
 
@@ -71,7 +72,8 @@ def report(summary: dict[str, Any], out: Path) -> None:
     """Prints the numbers."""
     metrics = summary["metrics"]
     print(f"{summary['attention']} attention, in {out}")
-    print(f"  {metrics['loss']:.3f} nats, {metrics['bits_per_byte']:.3f} bits per held-out byte,")
+    nats, bits = (decimals(metrics[name], 3) for name in ("loss", "bits_per_byte"))
+    print(f"  {nats} nats, {bits} bits per held-out byte,")
     print(f"  {metrics['accuracy']:.1%} of bytes right")
     print(f"  {summary['parameters']:,} parameters, {summary['steps']:,} steps,", end=" ")
     print(f"{summary['train_seconds']:.0f} s of training")

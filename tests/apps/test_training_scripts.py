@@ -52,6 +52,19 @@ def test_a_run_is_not_overwritten_nor_resumed_as_another(
 
 
 @pytest.mark.parametrize(
+    ("app", "rate"),
+    [("copy_task", "1e20"), ("pixel_generation", "1e12"), ("text_generation", "1e12")],
+)
+def test_a_loss_that_is_not_finite_is_reported(app: str, rate: str, tmp_path: Path) -> None:
+    flags = "--preset smoke --steps 1 --schedule constant --optimizer adam --warmup-steps 0"
+    high = f"--clip-norm None --learning-rate {rate}"
+    done = run(app, "train", *flags.split(), *high.split(), "--out", tmp_path / "run")
+    assert done.code == 0, done.stderr
+    assert None in json.loads((tmp_path / "run" / "summary.json").read_text())["metrics"].values()
+    assert "  - " in done.stdout
+
+
+@pytest.mark.parametrize(
     ("app", "name", "arguments", "named"),
     [
         ("copy_task", "train", "--steps 0", "--steps"),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from linattn_lab.tables import (
     code,
+    decimals,
     figure,
     literal,
     markdown_table,
@@ -45,6 +46,10 @@ def test_what_could_inline_a_file_is_shown_as_it_is() -> None:
     assert literal(INLINING).startswith(r"!\[x\](/etc/hostname) \<img src=a\> \`b\` \| a_b \_c\_")
     assert "\x1b" not in literal(INLINING)
     assert code("a `b`\nc") == "`a 'b' c`"
+
+
+def test_what_was_not_finite_is_a_dash() -> None:
+    assert [decimals(value, 3) for value in (1.23456, 0.0, None)] == ["1.235", "0.000", "-"]
 
 
 def test_environments_are_named_once() -> None:

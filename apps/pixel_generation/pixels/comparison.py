@@ -21,7 +21,7 @@ from linattn_lab.compare import (
     with_steps,
 )
 from linattn_lab.plots import Panel, plot_panels, points
-from linattn_lab.tables import describe_environment, figure, table_of
+from linattn_lab.tables import decimals, describe_environment, figure, table_of
 from linattn_lab.updates import measure_updates
 from linattn_models.training import RunFolder, TrainingFlags
 from pixels.datasets import Images
@@ -45,7 +45,7 @@ Results = Mapping[str, Any]
 def bits(summary: Results) -> str:
     """Bits/dim of the test images, or of the validation images where only those are known."""
     metrics = summary["metrics"]
-    return f"{metrics.get(METRIC, metrics['validation_bits_per_dim']):.3f}"
+    return decimals(metrics.get(METRIC, metrics["validation_bits_per_dim"]), 3)
 
 
 COLUMNS: dict[str, Callable[[Results], str]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -71,15 +72,17 @@ def finish(
     metrics = summary["metrics"]
     test = images.test[: recipe.test_images]
     summary["metrics"] = {
-        "bits_per_dim": tested,
+        "bits_per_dim": tested if math.isfinite(tested) else None,  # JSON has no NaN
         # A run that had ended and is resumed has this value under its own name already.
         "validation_bits_per_dim": metrics.get("validation_bits_per_dim", metrics["bits_per_dim"]),
         "independent_pixels_bits_per_dim": independent_pixels(images.train, test, images.levels),
         "test_images": len(test),
     }
     run.write_summary(summary)
-    label = f"{images.name}, {summary['attention']} attention, step {summary['steps']:,}"
-    write_samples(run.path / "samples.png", model, images, affordable_samples(model, images), label)
+    if math.isfinite(tested):  # else there may be nothing to draw samples from
+        label = f"{images.name}, {summary['attention']} attention, step {summary['steps']:,}"
+        count = affordable_samples(model, images)
+        write_samples(run.path / "samples.png", model, images, count, label)
     plot_run(run)
     return summary
 

@@ -75,6 +75,11 @@ def figure(value: float | None, estimated: bool = False) -> str:
     return f"~{digits}" if estimated else digits
 
 
+def decimals(value: float | None, places: int) -> str:
+    """A number with so many decimals; "-" for None, which stands for what is not finite."""
+    return "-" if value is None else f"{value:.{places}f}"
+
+
 def seconds(value: float | None) -> str:
     """A time with its unit, three digits: "1.50 s", "250 ms", "31.0 us"; "-" for None."""
     return _write_scaled(value, ((1, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")))
