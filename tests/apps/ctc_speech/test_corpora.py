@@ -6,17 +6,20 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import soundfile
 
+from linattn_models.files import fresh_folder
 from speech.audio import read_audio
-from speech.corpora import Corpus, CorpusFlags, Split, Utterance
+from speech.corpora import Corpus, CorpusFlags, Split, Utterance, synthetic
 from speech.corpora.corpus import add_phones, cut_dev
 from speech.corpora.kaldi import read_data_folder
-from speech.corpora.synthetic import spell_for_espeak
+from speech.corpora.synthetic import load_synthetic, spell_for_espeak
 from speech.lexicon import parse_lexicon, read_lexicon
 from speech.sources import Ark, Command, File
 from tests.apps.ctc_speech.conftest import tone
@@ -46,6 +49,37 @@ def test_fsdd_has_its_sizes(shared_data: Callable[[str], Path]) -> None:
     item = corpus.splits["test"][0]
     assert (item.words, item.phones) == (("ZERO",), ("Z", "IH", "R", "OW"))
     assert len(read_audio(item.source)) > 1_600
+
+
+class Tones:
+    """Stands for the synthesizer, and counts how often it is made."""
+
+    made: ClassVar[list[Tones]] = []
+
+    def __init__(self) -> None:
+        self.made.append(self)
+
+    def speak(self, *arguments: object) -> np.ndarray:
+        return tone(300.0, 0.05)
+
+
+def test_speech_is_synthesized_once_and_leaves_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(synthetic, "Synthesizer", Tones)
+    monkeypatch.setattr(Tones, "made", [])
+    name = f"synthetic-{synthetic.VERSION}-8"
+    killed = fresh_folder(tmp_path, name) / name  # as a process leaves it that is killed
+    killed.mkdir(parents=True)
+    (killed / "train-00000.flac").touch()
+
+    with ThreadPoolExecutor(2) as threads:
+        corpora = list(threads.map(lambda _: load_synthetic(tmp_path, 8), range(2)))
+
+    assert corpora[0] == corpora[1] and sizes(corpora[0])["train"] == 8
+    assert len(read_audio(corpora[0].splits["train"][0].source)) == 800
+    assert len(Tones.made) == 1
+    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 def write_published_an4(folder: Path) -> None:

@@ -18,7 +18,7 @@ import pydantic
 import soundfile
 
 from linattn_core.errors import expected
-from linattn_models.files import new_folder
+from linattn_models.files import replace_files
 from speech.audio import RATE, Samples, resample
 from speech.corpora.corpus import SPLITS, Corpus, Split, Utterance
 from speech.lexicon import Lexicon, Phones, read_lexicon
@@ -70,7 +70,9 @@ def load_synthetic(cache: Path, utterances: int) -> Corpus:
     index = folder / INDEX
     if not index.exists():
         cache.mkdir(parents=True, exist_ok=True)
-        _make(folder, utterances, lexicon)
+        with replace_files(cache, folder.name) as fresh:  # one process at a time
+            if not index.exists():  # nor made by the one that this waited for
+                _make(fresh / folder.name, utterances, lexicon)
     try:
         plans = pydantic.TypeAdapter(dict[Split, list[Plan]]).validate_json(index.read_bytes())
         splits = {split: [_utterance(x, folder, lexicon) for x in plans[split]] for split in SPLITS}
@@ -112,14 +114,14 @@ def _make(folder: Path, utterances: int, lexicon: Lexicon) -> None:
     words = sorted(lexicon.pronunciations)
     counts = {split: max(1, utterances // HELD_OUT_SHARE) for split in SPLITS}
     plans = {x: plan_split(x, n, words) for x, n in (counts | {"train": utterances}).items()}
-    with new_folder(folder) as temporary:
-        for plan in (plan for split in plans.values() for plan in split):
-            phones = [lexicon.pronunciations[word] for word in plan.words]
-            clean = synthesizer.speak(phones, f"en-us+{plan.voice}", plan.rate, plan.pitch)
-            noisy = add_noise(clean, plan.noise_db, zlib.crc32(plan.id.encode()))
-            soundfile.write(temporary / f"{plan.id}.flac", noisy, RATE)
-        index = {split: [asdict(plan) for plan in of] for split, of in plans.items()}
-        (temporary / INDEX).write_bytes(pydantic.TypeAdapter(dict).dump_json(index))
+    folder.mkdir()
+    for plan in (plan for split in plans.values() for plan in split):
+        phones = [lexicon.pronunciations[word] for word in plan.words]
+        clean = synthesizer.speak(phones, f"en-us+{plan.voice}", plan.rate, plan.pitch)
+        noisy = add_noise(clean, plan.noise_db, zlib.crc32(plan.id.encode()))
+        soundfile.write(folder / f"{plan.id}.flac", noisy, RATE)
+    index = {split: [asdict(plan) for plan in of] for split, of in plans.items()}
+    (folder / INDEX).write_bytes(pydantic.TypeAdapter(dict).dump_json(index))
 
 
 class Synthesizer:

@@ -35,6 +35,8 @@ def replace_file(path: Path, content: bytes) -> None:
 def replace_files(folder: Path, *names: str) -> Iterator[Path]:
     """A temporary folder, whose files replace those in `folder`, in this order, after the body.
 
+    A new folder may stand for a file where there is none of its name yet.
+
     The body writes the files in the same order: so those that are left where the first is gone are
     whole, and the next call completes what was interrupted between two renames. It may leave out
     files but the first; their older ones stay. If the body raises, all older files stay as they
