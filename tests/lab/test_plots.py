@@ -11,7 +11,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
-from linattn_lab.plots import Panel, label_log_axis, plot_panels, plot_run, points, run_panels
+from linattn_lab.plots import (
+    Panel,
+    label_axis,
+    label_log_axis,
+    plot_panels,
+    plot_run,
+    points,
+    run_panels,
+)
 from linattn_models.training import RunFolder
 
 LINES = [
@@ -37,6 +45,18 @@ def test_a_log_axis_has_several_ticks_with_distinct_labels(low: float, ratio: fl
     ticks = [x for x in place.get_yticks() if low <= x <= low * ratio]
     labels = place.yaxis.get_major_formatter().format_ticks(ticks)
     assert 3 <= len(set(labels)) == len(ticks)
+
+
+@given(high=st.floats(1e-6, 1e6))
+@example(high=0.9)
+@example(high=20.0)
+def test_an_axis_has_distinct_labels(high: float) -> None:
+    place = Figure().subplots()
+    place.set(xlim=(0, high))
+    label_axis(place.xaxis)
+    ticks = [x for x in place.get_xticks() if x <= high]
+    labels = place.xaxis.get_major_formatter().format_ticks(ticks)
+    assert 2 <= len(set(labels)) == len(ticks)
 
 
 def test_panels_become_a_picture(tmp_path: Path) -> None:

@@ -109,8 +109,7 @@ def plot_panels(
         if log_x:
             place.set(xscale="log")
         else:
-            place.xaxis.set_major_locator(MaxNLocator(6, integer=True))  # no half updates
-            place.xaxis.set_major_formatter("{x:,.0f}")
+            label_axis(place.xaxis)
         place.grid(alpha=0.3)
         if level is not None:
             place.axhline(level, color="black", lw=0.8)
@@ -163,6 +162,12 @@ def _write_png(path: Path, drawing: Figure) -> Path:
     return path
 
 
+def label_axis(axis: Axis) -> None:
+    """Ticks at whole numbers, as no update is a half one, or at fractions where few are within."""
+    axis.set_major_locator(MaxNLocator(6, integer=True))
+    axis.set_major_formatter(_write_tick)
+
+
 def label_log_axis(axis: Axis) -> None:
     """Ticks at 1, 2 and 5 times powers of ten, written as 0.2 rather than 2 x 10^-1.
 
@@ -172,5 +177,9 @@ def label_log_axis(axis: Axis) -> None:
     locator = LogLocator(subs=(1, 2, 5))
     within = [tick for tick in locator.tick_values(low, high) if low <= tick <= high]
     axis.set_major_locator(locator if len(within) > 2 else MaxNLocator(6))
-    axis.set_major_formatter(lambda x, _: f"{x:,.0f}" if x >= 1 and x == int(x) else f"{x:g}")
+    axis.set_major_formatter(_write_tick)
     axis.set_minor_formatter(NullFormatter())
+
+
+def _write_tick(x: float, place: float) -> str:
+    return f"{x:,.0f}" if x == int(x) else f"{x:g}"
