@@ -65,6 +65,16 @@ def test_removing_the_damaged_checkpoint_goes_back_to_the_one_before(
     assert logged(run) == logged(unbroken)
 
 
+def test_a_checkpoint_under_the_name_of_another_step_is_refused(run: Path) -> None:
+    older, newer = RunFolder(run).checkpoints()[-2:]
+    shutil.rmtree(newer)
+    shutil.copytree(older, newer)
+    with pytest.raises(ValueError, match=newer.name):
+        RunFolder(run).load_model(lambda _: toy_model())
+    with pytest.raises(ValueError, match=newer.name):
+        toy_run(run, resume=True)
+
+
 def test_a_state_that_would_run_code_is_refused(run: Path) -> None:
     folder = run / "checkpoints" / "step-12"
     weights, state = read_checkpoint(folder)

@@ -19,7 +19,7 @@ from linattn_models.training.checkpoint import (
 )
 from linattn_models.training.config import ENDING
 from linattn_models.training.processes import share_refusals
-from linattn_models.training.run_folder import RunFolder
+from linattn_models.training.run_folder import RunFolder, require_own_step
 from linattn_models.training.updater import Updater
 
 
@@ -83,6 +83,7 @@ def restore_progress(checkpoint: Path, updater: Updater, fingerprint: str) -> Pr
     config = updater.config
     if state["fingerprint"] != fingerprint:
         raise ValueError(expected(str(checkpoint), "this run's configuration", "that of another"))
+    require_own_step(checkpoint, state)
     progress = Progress(**state["progress"])
     if progress.step > config.steps:
         wanted = f"at least the {progress.step} that the run of {checkpoint} has made"

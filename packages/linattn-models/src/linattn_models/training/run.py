@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -49,8 +50,9 @@ def train(
 
     A run that was stopped at any moment and resumed gives the same losses and weights, bit for bit
     on one device, as one that was never stopped; so does a run that ended and is resumed with more
-    `steps` (except with a cosine or trapezoid schedule). The first Ctrl-C or SIGTERM finishes the
-    current step and writes a checkpoint.
+    `steps` (except with a cosine or trapezoid schedule, or if more steps have a longer warm-up with
+    `warmup_steps=None`: the run keeps the one that it began with, with a warning). The first Ctrl-C
+    or SIGTERM finishes the current step and writes a checkpoint.
 
     Under `torchrun` each process takes a part of every batch; with `config.parallel` "fsdp" also of
     the weights, with `config.context_parallel` of the sequences. Any number of processes may resume
@@ -103,7 +105,7 @@ def train(
         _require_tensors(model)
         followed = _metric_to_follow(config, monitor, evaluate)
         begun = folder.config() if resume and folder.holds_run() else None
-        config = config.settle_warmup(begun)
+        asked, config = config, config.settle_warmup(begun)
         described = run_config(describe, model_config, config, len(data))
     given = {"monitor": monitor, "resume": resume, "evaluate": evaluate is not None}
     require_same_settings({**described, **given})
@@ -132,6 +134,12 @@ def train(
             if progress.step == config.steps and _has_ended(folder, progress.step):
                 model.to(accelerator.device)
                 return folder.summary()
+        if config.warmup != asked.warmup:
+            warnings.warn(
+                f"the warm-up stays at the {config.warmup} updates with which the run began: "
+                f"a new run of {config.steps} steps would have {asked.warmup}",
+                stacklevel=2,
+            )
         stop = stack.enter_context(StopRequest())
         log = None
         with share_refusals():

@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -121,8 +121,8 @@ class RunFolder:
 
         Raises:
             ValueError: if there is no checkpoint, if it is damaged, if its tensors do not fit the
-                model, if it was written by a run of another configuration, or if `config.json`
-                describes no model.
+                model, if it was written by a run of another configuration or at another step than
+                its folder's name says, or if `config.json` describes no model.
         """
         folder = self.latest_checkpoint()
         if folder is None:
@@ -133,6 +133,7 @@ class RunFolder:
             wanted = f"the configuration in {self.config_file}"
             advice = "restore the one or the other"
             raise ValueError(expected(str(folder), wanted, "another one", advice))
+        require_own_step(folder, state)
         try:
             model = build(config["model"])
         except ValueError as error:
@@ -198,6 +199,16 @@ def write_json(path: Path, value: object, *, compact: bool = False) -> None:
     """
     layout: dict[str, Any] = {"separators": (",", ":")} if compact else {"indent": 2}
     replace_file(path, (json.dumps(value, allow_nan=False, **layout) + "\n").encode())
+
+
+def require_own_step(folder: Path, state: Mapping[str, Any]) -> None:
+    """Refuses a checkpoint that was written at another step than its folder's name says."""
+    wanted, step = _checkpoint_step(folder), state["progress"]["step"]
+    if step != wanted:
+        advice = "restore that folder, or remove it to go back to the checkpoint before it"
+        raise ValueError(
+            expected(str(folder), f"the checkpoint of step {wanted}", f"that of {step}", advice)
+        )
 
 
 def _checkpoint_step(folder: Path) -> int:
