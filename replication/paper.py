@@ -118,7 +118,7 @@ def left_out(claims: Sequence[Claim], names: Sequence[str]) -> list[str]:
 def run_all(names: Sequence[str], preset: Preset, folder: Path, *, again: bool) -> None:
     """Runs the experiments that can run here and have no sound record in the folder yet."""
     ended = {x.experiment for x in read_evidence(folder) if not x.measurement.error and not again}
-    bar = tqdm(names, unit="experiment")
+    bar = tqdm(names, unit="experiment", disable=None)
     for name in bar:
         bar.set_description(name)
         reason = EXPERIMENTS[name].lacks(preset)

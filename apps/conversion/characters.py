@@ -82,7 +82,7 @@ def bytes_of(path: Path | None) -> Tensor:
 def batches(data: Tensor, steps: int, seed: int, what: str) -> Iterator[Tensor]:
     """(BATCH, LENGTH) each, from random places, with a progress bar."""
     generator = torch.Generator().manual_seed(seed)
-    for _ in tqdm(range(steps), desc=what, unit="step"):
+    for _ in tqdm(range(steps), desc=what, unit="step", disable=None):
         starts = torch.randint(len(data) - LENGTH, (BATCH, 1), generator=generator)
         yield data[starts + torch.arange(LENGTH)]
 
@@ -123,7 +123,7 @@ def step_times(model: Any, tokens: int) -> list[float]:
     """Milliseconds a token of greedy generation, over the first and over the last tenth."""
     cache, token = DynamicCache(), torch.zeros(1, 1, dtype=torch.int64)
     clock = [time.perf_counter()]
-    for _ in tqdm(range(tokens), desc="generation", unit="token"):
+    for _ in tqdm(range(tokens), desc="generation", unit="token", disable=None):
         token = model(input_ids=token, cache=cache, use_cache=True).logits.argmax(-1)
         clock.append(time.perf_counter())
     tenth = max(1, tokens // 10)

@@ -91,7 +91,7 @@ def batches(
 ) -> Iterator[Any]:
     """Random sentences, tokenized and padded, with a progress bar."""
     generator = torch.Generator().manual_seed(seed)
-    for _ in tqdm(range(steps), desc=what, unit="step"):
+    for _ in tqdm(range(steps), desc=what, unit="step", disable=None):
         places = torch.randint(len(sentences), (BATCH,), generator=generator).tolist()
         chosen = [sentences[place] for place in places]
         yield tokenizer(

@@ -152,7 +152,8 @@ def measure(flags: Flags, batches: list[list[int]]) -> list[Cost]:
             name: stack.enter_context(closing(Worker(flags.recipe(name), settings["threads"])))
             for name in flags.attentions
         }
-        for lengths in tqdm([x for x in distinct if x not in done], desc="timing", unit="batch"):
+        left = [x for x in distinct if x not in done]
+        for lengths in tqdm(left, desc="timing", unit="batch", disable=None):
             measured.costs += measure_costs(workers, lengths, flags.rounds)
             write_json(file, measured.model_dump())
     return [cost for cost in measured.costs if cost.lengths in distinct]

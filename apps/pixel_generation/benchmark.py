@@ -91,7 +91,7 @@ def main(flags: Flags) -> None:
         largest=flags.largest_batch or (10_000 if default_device() == "cuda" else 1_024),
         most_seconds=flags.position_seconds,
     )
-    progress = tqdm(methods, desc="timing", unit="method")
+    progress = tqdm(methods, desc="timing", unit="method", disable=None)
     outcomes = [time(models, method) for method in progress]
     record = {
         "app": APP,

@@ -99,7 +99,7 @@ def main(flags: Flags) -> None:
     say("Timing generation")
     outcomes = [
         measure_outcome(models, method, flags.positions, batch=flags.batch)
-        for method in tqdm(METHODS, desc="timing", unit="method")
+        for method in tqdm(METHODS, desc="timing", unit="method", disable=None)
     ]
     results = {
         "app": APP,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +16,10 @@ from pixels.tokens import Layout, to_images, to_tokens
 
 @dataclass(frozen=True)
 class Draw:
-    """How pixels are drawn: below a temperature of 1 the likely ones more often; 0 is greedy."""
+    """How pixels are drawn: below a temperature of 1 the likely ones more often; 0 is greedy.
+
+    With `progress`, a terminal shows a bar; a log gets none.
+    """
 
     temperature: float = 1.0
     seed: int = 0
@@ -65,6 +69,6 @@ def _generate(
             prefix=prefix,
             temperature=draw.temperature,
             generator=torch.Generator(model.device).manual_seed(draw.seed),
-            progress=draw.progress,
+            progress=draw.progress and sys.stderr.isatty(),
         )
         return tokens

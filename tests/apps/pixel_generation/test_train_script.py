@@ -25,9 +25,11 @@ def test_every_attention_trains_and_draws(script: Script, tmp_path: Path, attent
     assert json.loads((out / "summary.json").read_text())["attention"] == attention
     assert json.loads((out / "config.json").read_text())["attention"] == attention
     assert (out / "samples.png").read_bytes().startswith(PNG)
+    assert "step/s" not in done.stderr  # a bar, which is for a terminal
     done = script("generate", "--run", out, "--count", 4, "--completed", 2, "--copies", 2)
     assert done.code == 0, done.stderr
     assert (out / "completions.png").read_bytes().startswith(PNG)
+    assert done.stderr == ""
 
 
 def test_killed_and_resumed_equals_unbroken(script: Script, tmp_path: Path) -> None:

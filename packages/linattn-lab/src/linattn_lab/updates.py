@@ -52,7 +52,8 @@ def measure_updates(
     with deterministic_kernels(device), freed_memory_kept(device):
         for updater in updaters.values():
             _seconds_per_update(updater, 0, device)  # warm-up
-        for turn in tqdm(range(1, rounds + 1), desc="timing", unit="round"):
+        turns = range(1, rounds + 1)
+        for turn in tqdm(turns, desc="timing", unit="round", disable=None):
             for name, updater in updaters.items():
                 times[name].append(_seconds_per_update(updater, turn * _UPDATES_PER_ROUND, device))
     seconds = {name: median(of_model) for name, of_model in times.items()}
