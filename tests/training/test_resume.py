@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +94,13 @@ def test_a_half_written_line_is_dropped(out: Path, unbroken: Path) -> None:
     assert logged(out) == logged(unbroken)
 
 
-def test_a_resume_that_lines_are_missing_for_changes_nothing(out: Path) -> None:
+@pytest.mark.parametrize("damage", [lambda text: "", lambda text: "?" + text[1:]])
+def test_a_resume_with_lines_that_are_missing_or_damaged_changes_nothing(
+    out: Path, damage: Callable[[str], str]
+) -> None:
     toy_run(out, steps=4)
-    (out / "metrics.jsonl").write_text("")
+    file = out / "metrics.jsonl"
+    file.write_text(damage(file.read_text()))
     before = {name: (out / name).read_bytes() for name in ("config.json", "summary.json")}
     with pytest.raises(ValueError, match=r"metrics\.jsonl"):
         toy_run(out, steps=6, resume=True)

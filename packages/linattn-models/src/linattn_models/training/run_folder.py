@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -91,10 +91,7 @@ class RunFolder:
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of `metrics.jsonl`, without an incomplete last one; raises as `config`."""
-        return [
-            _parse(line, _Line, f"{self.metrics_file}, line {number}")
-            for number, line in enumerate(self._complete_lines(), start=1)
-        ]
+        return self._parse_lines(self._complete_lines())
 
     def checkpoints(self) -> list[Path]:
         """The checkpoint folders, oldest first; temporary ones do not count."""
@@ -176,13 +173,24 @@ class RunFolder:
         write_json(self.summary_file, summary)
 
     def cut_metrics(self, lines: int) -> None:
-        """Cuts `metrics.jsonl` to its first `lines` lines; a killed run may have written more."""
+        """Cuts `metrics.jsonl` to its first `lines` lines; a killed run may have written more.
+
+        Raises:
+            ValueError: fewer lines, or a damaged one, which a plot would find after the training.
+        """
         first_lines = self._complete_lines()[:lines] if self.metrics_file.exists() else []
         if len(first_lines) < lines:
             wanted = f"the {lines} lines after which the checkpoint was written"
             advice = "restore the file, or start a new run in another folder"
             raise ValueError(expected(str(self.metrics_file), wanted, len(first_lines), advice))
+        self._parse_lines(first_lines)
         replace_file(self.metrics_file, b"".join(line + b"\n" for line in first_lines))
+
+    def _parse_lines(self, lines: Sequence[bytes]) -> list[dict[str, Any]]:
+        return [
+            _parse(line, _Line, f"{self.metrics_file}, line {number}")
+            for number, line in enumerate(lines, start=1)
+        ]
 
     def _complete_lines(self) -> list[bytes]:
         return _read(self.metrics_file).split(b"\n")[:-1]
