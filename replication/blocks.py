@@ -39,7 +39,7 @@ ATTENTIONS = {"linear": "linear", SOFTMAX: "softmax", "lsh-1": "lsh-1", "lsh-4":
 PAPER = {claim.name: claim.paper for claim in CLAIMS}
 SDPA, FAST_TRANSFORMERS = "softmax SDPA", "fast-transformers"
 FLASH_LINEAR_ATTENTION = "flash-linear-attention"
-# The GPU whose kernels are those of today: a folder of the results.
+# The folder of the results of the GPU that has run today's kernels.
 GPU = "h200"
 # What the README compares: the words, and the folder, the case, the rival and our method.
 SPEEDS = {
@@ -55,7 +55,7 @@ SPEEDS = {
     "on a GPU, softmax attention, bfloat16, forward, 4,096 positions": (
         GPU, "lengths/forward/4096", SDPA, "linear (cuda)"
     ),
-    "on a GPU, flash-linear-attention, the same call": (
+    "on a GPU, flash-linear-attention, bfloat16, forward, 4,096 positions": (
         GPU, "lengths/forward/4096", FLASH_LINEAR_ATTENTION, "linear (cuda)"
     ),
 }  # fmt: skip
@@ -246,7 +246,10 @@ def published(folder: str) -> Callable[[list[Evidence]], str]:
 
 
 def times_as_fast(case: CaseResult | None, rival: str, ours: str) -> str:
-    """The time of a rival over ours; "-" where they were not measured."""
+    """The median ratio of a rival's time to ours in a round, or that of their medians.
+
+    The latter if the case does not compare the two; "-" where they were not measured.
+    """
     if case is None:
         return "-"
     if ratio := case.ratio(rival, ours):

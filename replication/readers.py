@@ -193,12 +193,17 @@ def copied_sequences(folder: Path) -> Figures:
     losses = {}
     for name, run in find_trainings(folder).items():
         with open_json(run.summary_file) as summary:
-            losses[name] = float(summary["metrics"]["loss"])
+            losses[name] = number(summary["metrics"]["loss"])
     return {
         **{f"{name}/loss": loss for name, loss in losses.items()},
         **{f"{name}/loss-over-linear": loss / losses["linear"] for name, loss in losses.items()},
         "linear/loss-above-softmax": losses["linear"] - losses["softmax"],
     }
+
+
+def number(value: float | None) -> float:
+    """A figure; NaN, which is refused later, for None, which stands for what is not finite."""
+    return math.nan if value is None else float(value)
 
 
 def trained_images(folder: Path) -> Figures:
@@ -211,7 +216,7 @@ def trained_images(folder: Path) -> Figures:
     for name, run in find_trainings(folder).items():
         with open_json(run.summary_file) as summary:
             metrics, updates = summary["metrics"], summary["steps"]
-            bits = float(metrics[BITS])
+            bits = number(metrics[BITS])
             figures |= {f"{name}/bits": bits, f"{name}/updates": updates}
             for picture in PICTURES:
                 if (run.path / f"{picture}.png").exists():
@@ -220,10 +225,10 @@ def trained_images(folder: Path) -> Figures:
                     figures[f"{name}/{picture}-over-independent"] = bits / alone
     with open_json(folder / "results.json") as record:
         for name, result in record["attentions"].items():
-            figures[f"{name}/bits-equal-time"] = float(result["equal_time"]["metrics"][BITS])
+            figures[f"{name}/bits-equal-time"] = number(result["equal_time"]["metrics"][BITS])
             curve = result["equal_updates"]
             if BITS not in curve["metrics"]:  # trained for equal time alone
-                figures[f"{name}/bits"] = float(curve["metrics"][f"validation_{BITS}"])
+                figures[f"{name}/bits"] = number(curve["metrics"][f"validation_{BITS}"])
                 figures[f"{name}/updates"] = curve["steps"]
     return figures
 

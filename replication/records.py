@@ -75,9 +75,9 @@ def list_pictures(folder: Path, pattern: str = "pictures/*/*.png") -> list[Path]
 
 
 def find_evidence(claim: Claim, evidence: list[Evidence]) -> Evidence | None:
-    """Returns the latest sound measurement; for a claim about a GPU one on a GPU, if there is one.
+    """Returns the latest sound measurement; for a claim about a GPU, that on a GPU if there is one.
 
-    Of one day it is that of the better experiment.
+    Of one day, that of the better experiment, and on a GPU before a CPU.
     """
     sound = (
         each

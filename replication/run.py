@@ -87,6 +87,10 @@ def wait_for(arguments: Sequence[str], env: dict[str, str], output: IO[bytes]) -
     ):
         try:
             return child.wait()
+        except KeyboardInterrupt:
+            # A terminal sends Ctrl-C to it, too, and a second signal would stop it at once.
+            child.wait()
+            raise
         except BaseException:
             stop_tree(child, signal.SIGTERM)
             child.wait()

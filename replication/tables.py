@@ -124,7 +124,7 @@ def describe_rule(rule: Rule) -> str:
 
 
 def describe_figures(claim: Claim, found: Evidence) -> str:
-    """Our figure with its unit, both of a ratio; after how many updates, if any; on what."""
+    """Our figure with its unit, both of a ratio; of which training, and whether on the CPU."""
     figures, rule = found.figures, claim.rules[0]
     amounts = " over ".join(figure(figures[x]) for x in rule.figures if x in figures)
     updates = claim.count_updates(figures)

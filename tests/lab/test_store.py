@@ -78,9 +78,13 @@ def test_results_are_removed_by_their_names(tmp_path: Path) -> None:
 def test_processes_that_add_to_one_file_lose_nothing(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
     program = """
-import pathlib, sys
+import pathlib, sys, time
 from linattn_lab.store import add_record, new_record
 from tests.lab.test_store import MACHINE
+folder = pathlib.Path(sys.argv[1]).parent
+(folder / sys.argv[2]).touch()
+while not all((folder / name).exists() for name in ("first", "second")):
+    time.sleep(0.001)
 for number in range(20):
     name = f"{sys.argv[2]}-{number}"
     add_record(pathlib.Path(sys.argv[1]), new_record("adds", MACHINE, {name: number}))

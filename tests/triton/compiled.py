@@ -67,9 +67,9 @@ class Build(NamedTuple):
         """The compiled kernel, for contiguous rows; with masks, decay and states, or without."""
         chosen = self.configuration
         amd = self.target.backend == "hip"
-        halves = amd or self.kernel is causal.query_gradient
+        in_two_parts = amd or self.kernel in (causal.query_gradient, reads.read_gradient)
         precision = {
-            "bf16": "ieee", "fp16": "bf16x3" if halves else "tf32", "fp32": "bf16x6",
+            "bf16": "ieee", "fp16": "bf16x3" if in_two_parts else "tf32", "fp32": "bf16x6",
         }[self.dtype]  # fmt: skip
         settings = {
             "MAP": MAPS["elu"], "MAP_A": 0, "NORMALIZE": True, "SCALED": True,

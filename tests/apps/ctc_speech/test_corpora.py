@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -73,8 +74,14 @@ def test_speech_is_synthesized_once_and_leaves_nothing_else(
     killed.mkdir(parents=True)
     (killed / "train-00000.flac").touch()
 
+    together = threading.Barrier(2)
+
+    def load(_: int) -> Corpus:
+        together.wait()
+        return load_synthetic(tmp_path, 8)
+
     with ThreadPoolExecutor(2) as threads:
-        corpora = list(threads.map(lambda _: load_synthetic(tmp_path, 8), range(2)))
+        corpora = list(threads.map(load, range(2)))
 
     assert corpora[0] == corpora[1] and sizes(corpora[0])["train"] == 8
     assert len(read_audio(corpora[0].splits["train"][0].source)) == 800

@@ -109,6 +109,14 @@ def test_a_state_of_this_process_is_refused_after_training(attention: str, use: 
         USES[use](model, state)
 
 
+def test_a_parameter_that_was_replaced_is_seen() -> None:
+    model = tiny_model()
+    state, before = state_of(model), model.output.weight  # which is still alive
+    model.output.weight = torch.nn.Parameter(before.detach() + 1)
+    with pytest.raises(ValueError, match=r"^state: expected .* weights"):
+        USES["step"](model, state)
+
+
 def test_a_stream_has_the_fingerprint_of_the_weights_that_began_it() -> None:
     model = tiny_model()
     own, stream = model.fingerprint(), model.stream(2, return_state=True)

@@ -71,7 +71,7 @@ def load_synthetic(cache: Path, utterances: int) -> Corpus:
     if not index.exists():
         cache.mkdir(parents=True, exist_ok=True)
         with replace_files(cache, folder.name) as fresh:  # one process at a time
-            if not index.exists():  # nor made by the one that this waited for
+            if not index.exists():  # another process may have made it while this one waited
                 _make(fresh / folder.name, utterances, lexicon)
     try:
         plans = pydantic.TypeAdapter(dict[Split, list[Plan]]).validate_json(index.read_bytes())

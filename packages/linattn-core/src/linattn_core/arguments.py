@@ -85,6 +85,7 @@ def _wide_decay(decay: Tensor, value: Tensor, *shapes: tuple[int, ...]) -> Tenso
     if not decay.is_floating_point():
         raise TypeError(expected("log_decay", "floating point", decay.dtype, "convert it"))
     # Shapes of other lengths are not compared: that would compare a batch with a number of heads.
+    # Not by `in`, as in `_key_mask`.
     if all(tuple(decay.shape) != x for x in shapes if len(x) == decay.dim()):
         wanted = " or ".join(f"{x}" for x in shapes)
         raise ValueError(expected("log_decay", f"shape {wanted}", f"shape {tuple(decay.shape)}"))
@@ -145,7 +146,7 @@ def pack_results(
 
 
 def check_integers(name: str, x: Tensor, device: torch.device) -> None:
-    """Checks that an argument is a tensor of int32 or int64, with numbers if `device` has them."""
+    """Refuses what is no tensor of int32 or int64, and one on meta where `device` is another."""
     _check_tensor(name, x, device)
     if x.dtype not in (torch.int32, torch.int64):
         raise TypeError(expected(name, "int32 or int64", x.dtype, "convert it"))
@@ -156,4 +157,5 @@ def _check_tensor(what: str, x: object, device: torch.device) -> None:
         raise TypeError(expected(what, "a torch.Tensor", quote(x)))
     # Not x.is_meta: a fake tensor has a device of its own.
     if x.device.type == "meta" and device.type != "meta":
-        raise ValueError(expected(what, "a tensor with numbers", "one on the meta device"))
+        got, advice = "one on the meta device", f"make it on {device}"
+        raise ValueError(expected(what, "a tensor with numbers", got, advice))

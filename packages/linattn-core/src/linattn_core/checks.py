@@ -60,7 +60,7 @@ def check_attention(call: AttentionCall, backend: str, *, enable_gqa: bool) -> A
 
 
 def check_keys(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Key and value of a call without queries, after the checks that would name its query."""
+    """Checks key and value where there is no query, which `check_attention` would name."""
     _, key, value = in_one_dtype(key, key, value)
     _check_tensors(_SEQUENCES, 4, key=key, value=value)
     _check_equal("batch size", "key", key.shape[0], "value", value.shape[0])

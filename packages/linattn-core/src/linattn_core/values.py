@@ -74,7 +74,7 @@ def _check_memory(call: AttentionCall, output: Output) -> None:
         ("log_decay", decay), ("initial_state", initial), *zip(Output._fields, output, strict=True),
     )  # fmt: skip
     for name, x in saved:
-        if x is not None and not (_is_held(x) if isinstance(x, Tensor) else all(map(_is_held, x))):
+        if x is not None and not all(map(_is_held, _tensors(x))):
             wanted, got = "the memory of the forward pass", "memory that was freed"
             advice = "keep the storage until backward() has run"
             raise ValueError(expected(name, wanted, got, advice))

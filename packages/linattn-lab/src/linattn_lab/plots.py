@@ -163,7 +163,7 @@ def _write_png(path: Path, drawing: Figure) -> Path:
 
 
 def label_axis(axis: Axis) -> None:
-    """Ticks at whole numbers, as no update is a half one, or at fractions where few are within."""
+    """Ticks at whole numbers, because updates are whole; at fractions on an axis that is short."""
     axis.set_major_locator(MaxNLocator(6, integer=True))
     axis.set_major_formatter(_write_tick)
 

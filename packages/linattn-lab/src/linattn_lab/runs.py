@@ -8,7 +8,6 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from linattn_core.errors import expected, quote
@@ -26,7 +25,7 @@ def data_digest(*parts: npt.NDArray[Any]) -> str:
     digest = hashlib.sha256()
     for part in parts:
         digest.update(f"{part.dtype.str} {part.shape}".encode())
-        digest.update(np.ascontiguousarray(part).data.cast("B"))
+        digest.update(part.tobytes())
     return digest.hexdigest()
 
 

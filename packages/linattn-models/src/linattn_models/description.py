@@ -46,7 +46,7 @@ def numbers(tensor: Tensor | None, what: str) -> Tensor:
         raise CannotCompile(expected(what, "a plain tensor", type(tensor), "decode eagerly"))
     if tensor.dtype != torch.float32 or tensor.device.type not in ("cpu", "cuda"):
         got = f"{tensor.dtype} on {tensor.device}"
-        advice = "move the model by .float() and .to(), or decode eagerly"
+        advice = "move the model by .float() and .to(), and save it so, or decode eagerly"
         raise CannotCompile(expected(what, "float32 on the CPU or a CUDA GPU", got, advice))
     return tensor.detach()
 

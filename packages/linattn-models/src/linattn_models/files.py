@@ -35,7 +35,7 @@ def replace_file(path: Path, content: bytes) -> None:
 def replace_files(folder: Path, *names: str) -> Iterator[Path]:
     """A temporary folder, whose files replace those in `folder`, in this order, after the body.
 
-    A new folder may stand for a file where there is none of its name yet.
+    A name may also be that of a folder, if there is none of this name yet.
 
     The body writes the files in the same order: so those that are left where the first is gone are
     whole, and the next call completes what was interrupted between two renames. It may leave out

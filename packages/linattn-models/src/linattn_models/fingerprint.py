@@ -22,10 +22,16 @@ class _Record(NamedTuple):
     weights: list[weakref.ref[Tensor]]
     places: Places
 
-    def holds(self) -> bool:
-        """Whether the tensors are where they were, and not written since; reads no weight."""
-        weights = (x for reference in self.weights if (x := reference()) is not None)
-        return _places(weights) == self.places
+    def holds(self, model: nn.Module) -> bool:
+        """Whether the model has the same tensors, not written since; reads no weight."""
+        own = _tensors(model)
+        places = _places(own)
+        return (
+            len(own) == len(self.weights)
+            and all(x() is y for x, y in zip(self.weights, own, strict=True))
+            and places == self.places
+            and all(version is not None for _, version in places)  # of inference mode: unknown
+        )
 
 
 # Not an attribute of the models, so that copies, pickles and state dicts do not contain it.
@@ -43,12 +49,14 @@ def compute_fingerprint(model: nn.Module) -> str | None:
     tensors = model.state_dict()
     if any(type(x) is not Tensor or x.is_quantized for x in tensors.values()):
         return None
-    places, record = _places(tensors.values()), _records.get(model)
+    own, record = _tensors(model), _records.get(model)
+    places = _places(own)
     source = Source(tensors.values(), places)
-    same = record is not None and record.source == source
-    fingerprint = record.fingerprint if record is not None and same else compute_digest(tensors)
-    weights = [weakref.ref(x) for x in model.state_dict(keep_vars=True).values()]
-    _records[model] = _Record(fingerprint, source, weights, places)
+    if record is None or record.source != source:
+        fingerprint = compute_digest(tensors)
+    else:
+        fingerprint = record.fingerprint
+    _records[model] = _Record(fingerprint, source, [weakref.ref(x) for x in own], places)
     return fingerprint
 
 
@@ -61,7 +69,7 @@ def check_weights(fingerprint: str | None, model: nn.Module) -> str | None:
     if fingerprint is None:
         return None
     record = _records.get(model)
-    if record is not None and fingerprint is record.fingerprint and record.holds():
+    if record is not None and fingerprint is record.fingerprint and record.holds(model):
         return fingerprint
     own = compute_fingerprint(model)
     refuse_others(fingerprint, own)
@@ -74,6 +82,11 @@ def refuse_others(fingerprint: str | None, own: str | None) -> None:
         wanted = f"one that the model's weights made, of fingerprint {own[:12]}"
         got = f"one of {fingerprint[:12]}"
         raise ValueError(expected("state", wanted, got, "load the weights that it was made with"))
+
+
+def _tensors(model: nn.Module) -> list[Tensor]:
+    """The tensors of the model themselves, in their order."""
+    return [*model.parameters(), *model.buffers()]
 
 
 def _places(tensors: Iterable[Tensor]) -> Places:

@@ -196,7 +196,7 @@ def load_decoder(
     """The compiled decoder of a saved model, with the weights in which `save` wrote it.
 
         save(model, folder, weights="int8")
-        decoder = load_decoder(folder)      # as compile_decoder(model, "int8"), if not tied
+        decoder = load_decoder(folder)      # as compile_decoder(model, "int8"), unless tied
 
     Args:
         folder: of a causal `Transformer` or `AutoregressiveTransformer` with linear attention.

@@ -103,16 +103,16 @@ def precision(device: torch.device, dtype: torch.dtype, *, cancels: bool = False
     Two parts of TF32 (tf32x3) take as long and lose the last two bits of every product.
 
     Args:
-        cancels: whether operands are float32 numbers whose products nearly cancel. For float16
-            tensors, they are cut into two parts of bfloat16 then, 16 bits where TF32 has 11.
+        cancels: whether the operands are float32 numbers whose products nearly cancel. For float16
+            tensors they are then cut into two parts of bfloat16, which keep 16 bits; TF32 keeps 11.
     """
     amd = torch.version.hip is not None
-    halves = cancels and dtype == torch.float16
+    in_two_parts = cancels and dtype == torch.float16
     if device.type == "cpu":
-        names = {torch.bfloat16: "rounded", torch.float16: "ieee" if halves else "tf32"}
+        names = {torch.bfloat16: "rounded", torch.float16: "ieee" if in_two_parts else "tf32"}
         return names.get(dtype, "ieee")
     if dtype == torch.float16 or (dtype == torch.float32 and tf32_allowed()):
-        return "bf16x3" if amd or halves else "tf32"
+        return "bf16x3" if amd or in_two_parts else "tf32"
     if dtype == torch.bfloat16:
         return "ieee"
     return "bf16x6"

@@ -216,7 +216,7 @@ def _read(
     """One gradient by `reads.read_gradient`; of queries, if there is an h, else of keys."""
     heads, length, width = into.shape[1:]
     rows = call.num_sequences * heads
-    options, blocks = _options(call, a.shape[3], width, rows)
+    options, blocks = _options(call, a.shape[3], width, rows, cancels=h is not None)
     parts = _parts(length, options["CHUNK"], rows * blocks)
     places, groups = (
         (_places(call), 1) if h is None else ((None, call.cu_seqlens, None), call.groups)

@@ -169,8 +169,9 @@ class GenerationMixin:
                 the first token with which the text of its new tokens contains one of them.
             seeds: the source of randomness of each row. A row's tokens then depend on its seed, its
                 prompt and its settings alone: they are the same alone, in any batch, and continued
-                from a state. Samples of a row are independent, and so are rows of a single number;
-                these depend on their place, too, so give each sequence a seed to continue it.
+                from a state. Samples of a row are independent, and so are rows of a single number.
+                They depend on their place in the batch, too: give each sequence a seed of its own
+                if you will continue it.
                 Each token takes one number from a counter-based generator (Philox 4x32-10), whose
                 key is the seed and whose counter is the token's position, and inverts the
                 distribution function. Batches of other sizes round logits differently; a token
@@ -351,7 +352,7 @@ class GenerationMixin:
         """The state after the tokens so far, with room for the model's longest sequence.
 
         Args:
-            fingerprint: of the weights before the first step; others may have stepped since.
+            fingerprint: of the weights before the first step; they may have changed since.
         """
         state, room = run.read_state(), self.longest
         if any(isinstance(layer, KeyValueCache) for layer in state.layers):

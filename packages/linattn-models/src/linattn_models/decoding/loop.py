@@ -217,7 +217,7 @@ class Ends:
         complete = prompt.steps_of_rows[rows] == 0
         if not prompt.tokens.shape[1] or not bool(complete.any()):
             return drawn
-        # A row that draws ends beyond its prefix, and its place is not used.
+        # Where a row draws tokens, its end is beyond its prefix: such a place is not used.
         places = (prompt.row_ends[rows] - 1).clamp(0, prompt.tokens.shape[1] - 1)
         own = prompt.tokens[rows, places]
         return torch.where(complete.view(-1, *[1] * (own.ndim - 1)), own, drawn)

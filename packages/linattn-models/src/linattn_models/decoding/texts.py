@@ -7,7 +7,7 @@ from typing import Any
 from linattn_models.tokenizer import decode_tokens
 
 _CUT = "\ufffd"  # the end of a character whose other bytes are in the next token
-# Tokens that may wait for such an end, and those of an end: a character has at most 4 bytes.
+# The most tokens that wait, and of a character that is not whole: it has at most 4 bytes.
 _MOST_WAITING, _MOST_CUT = 8, 3
 
 
@@ -38,16 +38,17 @@ class TextParts:
         return self._give_out_whole(text) if len(self._new) >= _MOST_WAITING else ""
 
     def _give_out_whole(self, text: str) -> str:
-        """The text of the tokens that wait, without the last character where it is not whole.
+        """The text of the tokens that wait, but for a last character that may not be whole.
 
-        There are so many because the text itself has the replacement character. What the last ones
-        begin still waits: at most three bytes, so at most three tokens.
+        So many tokens wait only if the text itself has replacement characters. The last character
+        has at most three bytes so far, and so at most three tokens.
         """
         tokens, first = self._last + self._new, self._length
-        known = [decode_tokens(self._tokenizer, tokens[:-cut]) for cut in range(1, _MOST_CUT + 1)]
+        cuts = range(1, _MOST_CUT + 1)
+        beginnings = {cut: decode_tokens(self._tokenizer, tokens[:-cut]) for cut in cuts}
         # A beginning that itself ends inside of a character has more replacements, or as many.
         fitting = [
-            (len(x), cut) for cut, x in enumerate(known, 1) if text[first:].startswith(x[first:])
+            (len(x), cut) for cut, x in beginnings.items() if text[first:].startswith(x[first:])
         ]
         if not fitting:
             return self.end()

@@ -202,9 +202,10 @@ def _has_ended(folder: RunFolder, step: int) -> bool:
 def _begin(folder: RunFolder, described: dict[str, Any], progress: Progress) -> None:
     if folder.holds_run() and not progress.step:
         print(f"{folder.path} has no checkpoint yet: starting from the beginning", file=sys.stderr)
-    folder.cut_metrics(progress.metrics_lines)  # first, as it refuses a file with fewer lines
+    folder.first_lines(progress.metrics_lines)  # refuses a damaged file before anything changes
     folder.summary_file.unlink(missing_ok=True)  # that of fewer steps
     folder.write_config(described)
+    folder.cut_metrics(progress.metrics_lines)
     for place in (folder.path, folder.checkpoints_folder):
         remove_leftovers(place)
 

@@ -173,7 +173,12 @@ class RunFolder:
         write_json(self.summary_file, summary)
 
     def cut_metrics(self, lines: int) -> None:
-        """Cuts `metrics.jsonl` to its first `lines` lines; a killed run may have written more.
+        """Cuts `metrics.jsonl` to its first `lines` lines; a killed run may have written more."""
+        first_lines = self.first_lines(lines)
+        replace_file(self.metrics_file, b"".join(line + b"\n" for line in first_lines))
+
+    def first_lines(self, lines: int) -> list[bytes]:
+        """The first lines of `metrics.jsonl`.
 
         Raises:
             ValueError: fewer lines, or a damaged one, which a plot would find after the training.
@@ -184,7 +189,7 @@ class RunFolder:
             advice = "restore the file, or start a new run in another folder"
             raise ValueError(expected(str(self.metrics_file), wanted, len(first_lines), advice))
         self._parse_lines(first_lines)
-        replace_file(self.metrics_file, b"".join(line + b"\n" for line in first_lines))
+        return first_lines
 
     def _parse_lines(self, lines: Sequence[bytes]) -> list[dict[str, Any]]:
         return [
