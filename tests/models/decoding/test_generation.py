@@ -119,6 +119,7 @@ def test_progress_is_shown_on_stderr(capsys: pytest.CaptureFixture[str]) -> None
     ("fields", "name"),
     [
         ({"batch": 0}, "batch"),
+        ({"batch": ints(2, 3)}, "batch"),
         ({"length": 10}, "length"),
         ({"length": 0}, "length"),
         ({"temperature": -1.0}, "temperature"),

@@ -188,9 +188,9 @@ def read_prompt(
     if state is not None and not isinstance(state, DecodingState):
         raise TypeError(expected("state", "a DecodingState", f"a {type(state).__name__}"))
     boolean("return_state", keeps_state)
-    if isinstance(batch, Tensor | str | list):
+    if isinstance(batch, Tensor | str | list) and as_int(batch) is None:
         advice = "pass texts and tokens as prefix="
-        raise TypeError(expected("batch", "a number", f"a {type(batch).__name__}", advice))
+        raise ValueError(expected("batch", "a number", f"a {type(batch).__name__}", advice))
     if state is not None:
         batch = state.batch if batch is None else batch
         if batch != state.batch:
