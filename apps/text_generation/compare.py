@@ -71,7 +71,7 @@ def main() -> None:
     flags.recipe.training.config()  # refused before files are read
     require_at_least(flags, {"seeds": 1})
     out = flags.out or Path("runs", APP, f"compare-{flags.preset}")
-    texts = read_texts(flags.dataset, flags.data_dir)
+    texts = read_texts(flags.dataset, flags.data_dir, out)
     comparison = Comparison(out, variants(flags, texts))
     if not flags.resume:
         comparison.refuse_runs()

@@ -57,7 +57,7 @@ def main() -> None:
     out = flags.out or Path("runs", APP, f"{flags.dataset}-{flags.attention}-{flags.preset}")
     summary = train_model(
         flags.recipe,
-        read_texts(flags.dataset, flags.data_dir),
+        read_texts(flags.dataset, flags.data_dir, out),
         attention=flags.attention,
         preset=flags.preset,
         dataset=flags.dataset,

@@ -36,13 +36,14 @@ class Texts(NamedTuple):
         return data_digest(self.training.numpy(), self.held_out.numpy())
 
 
-def read_texts(dataset: Dataset, folder: Path | None) -> Texts:
+def read_texts(dataset: Dataset, folder: Path | None, out: Path) -> Texts:
     """Returns the texts, split by file: a file's name alone decides where it goes.
 
     Args:
         dataset: "stdlib", Python's own library without its tests, the same for each Python of one
             version and platform; "files", all files of `folder`.
         folder: of the files; None for "stdlib".
+        out: where the run writes; refused inside `folder`, whose files would change with the run.
     """
     if dataset == "stdlib" and folder is not None:
         got, advice = str(folder), "give --dataset files"
@@ -50,6 +51,9 @@ def read_texts(dataset: Dataset, folder: Path | None) -> Texts:
     root = Path(sysconfig.get_path("stdlib")) if dataset == "stdlib" else folder
     if root is None:
         raise ValueError(expected("--data-dir", "a folder of texts with --dataset files", "none"))
+    if folder is not None and out.resolve().is_relative_to(folder.resolve()):
+        wanted, advice = "a folder outside of --data-dir", "a run must not learn its own files"
+        raise ValueError(expected("--out", wanted, out, advice))
     files = sorted(library_files(root) if dataset == "stdlib" else text_files(root))
     held_out = [file for file in files if is_held_out(file.relative_to(root))]
     training = sorted(set(files) - set(held_out))

@@ -19,23 +19,29 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_each_file_is_in_one_part_whole(folder: Path) -> None:
-    texts = read_texts("files", folder)
+def test_each_file_is_in_one_part_whole(folder: Path, tmp_path: Path) -> None:
+    texts = read_texts("files", folder, tmp_path / "run")
     parts = [bytes(part.tolist()).split(b"\0")[:-1] for part in texts]
     assert sorted(parts[0] + parts[1]) == sorted(x.read_bytes() for x in folder.glob("*.txt"))
     held_out = [x for x in folder.glob("*.txt") if is_held_out(Path(x.name))]
     assert sorted(parts[1]) == sorted(x.read_bytes() for x in held_out)
 
 
-def test_the_standard_library_is_there() -> None:
-    texts = read_texts("stdlib", None)
+def test_the_standard_library_is_there(tmp_path: Path) -> None:
+    texts = read_texts("stdlib", None, tmp_path)
     assert len(texts.training) > 10 * len(texts.held_out) > 1_000_000
     assert b"def namedtuple(" in bytes(torch.cat(texts).tolist())
 
 
-def test_a_folder_that_would_not_be_read_is_refused(folder: Path) -> None:
+def test_a_folder_that_would_not_be_read_is_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--dataset files"):
-        read_texts("stdlib", folder)
+        read_texts("stdlib", folder, tmp_path)
+
+
+def test_a_run_among_its_own_texts_is_refused(folder: Path) -> None:
+    for out in (folder, folder / "runs" / "one", folder / "absent" / ".." / "run"):
+        with pytest.raises(ValueError, match="--out"):
+            read_texts("files", folder, out)
 
 
 def test_pieces_depend_on_seed_and_index() -> None:
@@ -65,4 +71,4 @@ def test_too_few_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("one")
     for folder in (tmp_path, tmp_path / "absent", None):
         with pytest.raises(ValueError, match="expected"):
-            read_texts("files", folder)
+            read_texts("files", folder, Path("run"))
