@@ -81,11 +81,11 @@ def _peer_step(task: Task, settings: Settings) -> Method:
     ).get()
     encoder.load_state_dict(peer_weights(ours.transformer))
 
-    def with_mask(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Its causal mask, which the peer takes at every call."""
-        return *inputs, masking.TriangularCausalMask(inputs[0].shape[1])
+    def with_mask(_: nn.Module, inputs: tuple[Any, ...], __: object) -> tuple[Any, Any]:
+        """The peer takes a causal mask at every call, and no position of the first vector."""
+        return (*inputs, masking.TriangularCausalMask(inputs[0].shape[1])), {}
 
-    encoder.register_forward_pre_hook(with_mask)
+    encoder.register_forward_pre_hook(with_mask, with_kwargs=True)
     model = copy.deepcopy(ours)
     model.transformer = cast(Transformer, encoder)
     return _step(model, task, ours)
