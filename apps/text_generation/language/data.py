@@ -52,8 +52,8 @@ def read_texts(dataset: Dataset, folder: Path | None, out: Path) -> Texts:
     if root is None:
         raise ValueError(expected("--data-dir", "a folder of texts with --dataset files", "none"))
     if folder is not None and out.resolve().is_relative_to(folder.resolve()):
-        wanted, advice = "a folder outside of --data-dir", "a run must not learn its own files"
-        raise ValueError(expected("--out", wanted, out, advice))
+        advice = "choose another: the run would learn its own files"
+        raise ValueError(expected("--out", "a folder outside of --data-dir", out, advice))
     files = sorted(library_files(root) if dataset == "stdlib" else text_files(root))
     held_out = [file for file in files if is_held_out(file.relative_to(root))]
     training = sorted(set(files) - set(held_out))
