@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.plots import list_ratios, plot_theme
+from benchmarks.plots import leading_ratios, list_ratios, plot_theme
 from benchmarks.results import CaseResult, MethodResult, Spread
 from benchmarks.series import describe_crossover, describe_series
 from linattn_lab.machine import Device
@@ -22,6 +22,7 @@ CLOSING = (
 )
 QUICK = "A quick run at tiny sizes: the cases run, the numbers mean nothing."
 BARS = "How many times as fast the first of two methods is as the second. Left of 1 it is slower."
+LEADING = "The picture has the first comparison with each method of a case; the table has all."
 CURVES = {
     "crossover": "How many times as fast linear attention is as softmax attention, by length.",
     "lengths": "Seconds for each sequence, by length.",
@@ -93,9 +94,12 @@ def picture_file(file: Path) -> Path:
 def _picture(theme: str, device: Device, results: Mapping[str, CaseResult]) -> list[str]:
     """The theme's picture and what it shows, where there is something to draw."""
     curves = any(result.series is not None for result in results.values())
-    if not curves and not list_ratios(results):
+    ratios = list_ratios(results)
+    if not curves and not ratios:
         return []
     says = CURVES.get(theme, BARS) if curves else BARS
+    if not curves and len(leading_ratios(results)) < len(ratios):
+        says = f"{says} {LEADING}"
     picture = picture_file(record_file(Path(), theme, device)).name
     return [says, f"![{theme}]({picture})"]
 

@@ -26,7 +26,7 @@ def plot_theme(path: Path, theme: str, results: Mapping[str, CaseResult]) -> Pat
     bars = {
         # The theme is the document's title.
         f"{name.partition('/')[2]}: {ratio.denominator} / {ratio.numerator}": ratio.value.median
-        for name, ratio in _leading(list_ratios(results))
+        for name, ratio in leading_ratios(results)
     }
     return plot_bars(path, bars, "times as fast") if bars else None
 
@@ -41,10 +41,10 @@ def list_ratios(results: Mapping[str, CaseResult]) -> list[tuple[str, Ratio]]:
     ]
 
 
-def _leading(ratios: Sequence[tuple[str, Ratio]]) -> list[tuple[str, Ratio]]:
-    """The first comparison of a case beside each other method; the table has the others, too."""
+def leading_ratios(results: Mapping[str, CaseResult]) -> list[tuple[str, Ratio]]:
+    """Returns the first comparison of each case with each other method, which the bars show."""
     leading: dict[tuple[str, str], Ratio] = {}
-    for name, ratio in ratios:
+    for name, ratio in list_ratios(results):
         leading.setdefault((name, ratio.numerator), ratio)
     return [(name, ratio) for (name, _), ratio in leading.items()]
 
