@@ -22,7 +22,7 @@ CLOSING = (
 )
 QUICK = "A quick run at tiny sizes: the cases run, the numbers mean nothing."
 BARS = "How many times as fast the first of two methods is as the second. Left of 1 it is slower."
-LEADING = "The picture has the first comparison with each method of a case; the table has all."
+LEADING = "The picture shows only the first comparison with each method; the table shows all."
 CURVES = {
     "crossover": "How many times as fast linear attention is as softmax attention, by length.",
     "lengths": "Seconds for each sequence, by length.",
@@ -93,13 +93,12 @@ def picture_file(file: Path) -> Path:
 
 def _picture(theme: str, device: Device, results: Mapping[str, CaseResult]) -> list[str]:
     """The theme's picture and what it shows, where there is something to draw."""
-    curves = any(result.series is not None for result in results.values())
-    ratios = list_ratios(results)
-    if not curves and not ratios:
+    if any(result.series is not None for result in results.values()):
+        says = CURVES.get(theme, BARS)
+    elif shown := leading_ratios(results):
+        says = BARS if len(shown) == len(list_ratios(results)) else f"{BARS} {LEADING}"
+    else:
         return []
-    says = CURVES.get(theme, BARS) if curves else BARS
-    if not curves and len(leading_ratios(results)) < len(ratios):
-        says = f"{says} {LEADING}"
     picture = picture_file(record_file(Path(), theme, device)).name
     return [says, f"![{theme}]({picture})"]
 
