@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from linattn_models.files import fresh_folder
+from linattn_models.files import temporary_prefix
 from speech.audio import read_audio
 from speech.corpora import Corpus, CorpusFlags, Split, Utterance, synthetic
 from speech.corpora.corpus import add_phones, cut_dev
@@ -70,7 +70,7 @@ def test_speech_is_synthesized_once_and_leaves_nothing_else(
     monkeypatch.setattr(synthetic, "Synthesizer", Tones)
     monkeypatch.setattr(Tones, "made", [])
     name = f"synthetic-{synthetic.VERSION}-8"
-    killed = fresh_folder(tmp_path, name) / name  # as a process leaves it that is killed
+    killed = tmp_path / f"{temporary_prefix(name)}1" / name  # as a process leaves it that is killed
     killed.mkdir(parents=True)
     (killed / "train-00000.flac").touch()
 

@@ -6,10 +6,15 @@ import hashlib
 import os
 import secrets
 import shutil
+import stat
 import sys
+import tempfile
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from linattn_core.errors import expected
 
 if sys.platform != "win32":
     import fcntl
@@ -40,19 +45,24 @@ def replace_files(folder: Path, *names: str) -> Iterator[Path]:
     The body writes the files in the same order: so those that are left where the first is gone are
     whole, and the next call completes what was interrupted between two renames. It may leave out
     files but the first; their older ones stay. If the body raises, all older files stay as they
-    were. Another process that replaces the same files waits for this one.
+    were. Another process that replaces files of the same folder waits for this one.
     """
-    fresh = fresh_folder(folder, *names)
-    with _locked_folder(fresh, names):
-        if _is_half_renamed(fresh, names):
+    with _lock(folder):
+        for pending in leftovers(folder, *names):
+            if _is_half_renamed(pending, names):
+                _rename(pending, folder, names)
+        for leftover in folder.glob(f"{temporary_prefix(*names)}*"):
+            _remove_leftover(leftover)
+        fresh = Path(tempfile.mkdtemp(prefix=temporary_prefix(*names), dir=folder))
+        try:
+            yield fresh
+            for name in names:
+                if (fresh / name).exists():
+                    _flush(fresh / name)
             _rename(fresh, folder, names)
-        for leftover in fresh.iterdir():
-            _remove(leftover)
-        yield fresh
-        for name in names:
-            if (fresh / name).exists():
-                _flush(fresh / name)
-        _rename(fresh, folder, names)
+        finally:
+            if not _is_half_renamed(fresh, names):
+                shutil.rmtree(fresh, ignore_errors=True)
 
 
 def _is_half_renamed(fresh: Path, names: Sequence[str]) -> bool:
@@ -67,10 +77,15 @@ def _rename(fresh: Path, folder: Path, names: Sequence[str]) -> None:
     _flush(folder)
 
 
-def fresh_folder(folder: Path, *names: str) -> Path:
-    """The folder in which `replace_files` keeps new files until they replace the older ones."""
+def leftovers(folder: Path, *names: str) -> list[Path]:
+    """The folders in which `replace_files` has, or had when it was killed, files to rename."""
+    return [path for path in folder.glob(f"{temporary_prefix(*names)}*") if _is_own(path)]
+
+
+def temporary_prefix(*names: str) -> str:
+    """How the name of the temporary folder of these names begins; the end is random."""
     digest = hashlib.sha256(os.fsencode("/".join(names))).hexdigest()
-    return folder / f"{TEMPORARY_PREFIX}{digest[:16]}"
+    return f"{TEMPORARY_PREFIX}{digest[:16]}-"
 
 
 @contextmanager
@@ -97,54 +112,43 @@ def remove_folder(path: Path) -> None:
 def remove_leftovers(folder: Path) -> None:
     """Removes the temporary files and folders in `folder` that a killed process left behind."""
     for leftover in folder.glob(f"{TEMPORARY_PREFIX}*"):
-        _remove(leftover)
+        _remove_leftover(leftover)
+
+
+def _remove_leftover(path: Path) -> None:
+    """Removes what this user wrote; others may have put a link there, which is not followed."""
+    if not _is_own(path):
+        got = "a symbolic link" if path.is_symlink() else "one of another user"
+        wanted = "a temporary file or folder of this user"
+        warnings.warn(expected(str(path), wanted, got, "remove it"), stacklevel=2)
+    elif path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _is_own(path: Path) -> bool:
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return True  # another process has removed it
+    is_users = sys.platform == "win32" or status.st_uid == os.geteuid()
+    return is_users and not stat.S_ISLNK(status.st_mode)
 
 
 @contextmanager
-def _locked_folder(folder: Path, names: Sequence[str]) -> Iterator[None]:
-    """Makes a folder for the body alone; removes it afterwards, unless it is half renamed."""
-    descriptor = _make_and_lock(folder)
-    try:
-        yield
-    finally:
-        if not _is_half_renamed(folder, names):
-            shutil.rmtree(folder, ignore_errors=True)
-        if descriptor is not None:
-            os.close(descriptor)
-
-
-def _make_and_lock(folder: Path) -> int | None:
-    """The descriptor that holds the lock until it is closed, or the process ends for any reason."""
+def _lock(folder: Path) -> Iterator[None]:
+    """Locks a folder until the body ends, or the process does for any reason."""
     if sys.platform == "win32":  # which has no such locks
-        folder.mkdir(exist_ok=True)
-        return None
-    while True:
-        # Not `mkdir(exist_ok=True)`, which looks again whether the folder is there.
-        with suppress(FileExistsError):
-            folder.mkdir()
-        try:
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        except FileNotFoundError:
-            continue  # another process has removed it meanwhile
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
         with suppress(OSError):  # some file systems have no locks
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if _is_open_as(descriptor, folder):
-            return descriptor
+        yield
+    finally:
         os.close(descriptor)
-
-
-def _is_open_as(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
 
 
 def _unused_sibling(path: Path) -> Path:

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from linattn_core.errors import expected, quote
-from linattn_models.files import fresh_folder, replace_files
+from linattn_models.files import leftovers, replace_files
 from linattn_models.validation import json_object
 
 CONFIG_FILE = "config.json"
@@ -85,7 +85,7 @@ def read_model_files(folder: Path) -> ModelFiles:
         before = [_stamp(folder / name) for name in _FILES]
         config, tensors = read_model_config(path), _read_weights(weights)
         digest = compute_digest(tensors)
-        for saved in (config, _pending_config(folder)):
+        for saved in (config, *_pending_configs(folder)):
             tokenizer = _find_tokenizer(folder, saved)
             if saved.get(DIGEST) == digest and (tokenizer or TOKENIZER_DIGEST not in saved):
                 return ModelFiles(saved, tensors, tokenizer)
@@ -102,9 +102,9 @@ def read_model_files(folder: Path) -> ModelFiles:
     return ModelFiles(config, tensors, tokenizer)
 
 
-def _pending_config(folder: Path) -> dict[str, Any]:
-    """The configuration of a save that is not completed; an empty one if there is none."""
-    return _config_if_any(fresh_folder(folder, *_FILES))
+def _pending_configs(folder: Path) -> list[dict[str, Any]]:
+    """The configurations of saves that are not completed."""
+    return [_config_if_any(pending) for pending in leftovers(folder, *_FILES)]
 
 
 def _config_if_any(folder: Path) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 def _find_tokenizer(folder: Path, config: Mapping[str, Any]) -> bytes | None:
     """The tokenizer's file that a configuration names by its digest."""
-    for place in (folder, fresh_folder(folder, *_FILES)):
+    for place in (folder, *leftovers(folder, *_FILES)):
         with suppress(OSError):
             content = (place / TOKENIZER_FILE).read_bytes()
             if hashlib.sha256(content).hexdigest() == config.get(TOKENIZER_DIGEST):
