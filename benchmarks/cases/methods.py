@@ -22,7 +22,7 @@ from benchmarks.cases.variants import (
     writing_method,
 )
 from benchmarks.processes import run_apart
-from linattn_models.memory import peak_memory
+from linattn_lab.memory import peak_memory
 
 WARMING_LENGTH = 64
 PEAK_SECONDS = 600.0  # the most time of a call in a process of its own

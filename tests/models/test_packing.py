@@ -10,14 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from linattn_models import DecodingState, EncoderDecoder
+from linattn_models import DecodingState
 from linattn_models.packing import Packing, last_of
 from linattn_models.state import KeyValueCache
 from tests.models.tiny import (
     MAX_LENGTH,
     STEPPING,
     random_tokens,
-    tiny_config,
     tiny_model,
     tiny_transformer,
 )
@@ -132,25 +131,6 @@ def test_the_last_outputs_are_the_last_of_all(fields: dict[str, Any], lengths: l
         torch.testing.assert_close(state.layers, same.layers)
         whole, _ = model.prefill(x, max_length=6)
         torch.testing.assert_close(model.prefill_last(x, max_length=6)[0], whole[:, -1])
-
-
-@given(lengths=st.lists(st.integers(1, 5), min_size=1, max_size=4))
-def test_packed_rows_read_their_own_memory(lengths: list[int]) -> None:
-    configs = tiny_config(is_causal=False), tiny_config(cross_attention=True)
-    model = EncoderDecoder(*configs).double().eval()
-    source = torch.randn(len(lengths), 3, 8, dtype=torch.float64)
-    target = torch.randn(len(lengths), 5, 8, dtype=torch.float64)
-    with torch.no_grad():
-        memory = model.remember(source)
-        y, _ = model.decoder.prefill(target, torch.tensor(lengths), memory=memory)
-        last, _ = model.decoder.prefill_last(target, torch.tensor(lengths), memory=memory)
-        for row, own in enumerate(lengths):
-            rows = slice(row, row + 1)
-            alone, _ = model.decoder.prefill(
-                target[rows, :own], memory=model.remember(source[rows])
-            )
-            torch.testing.assert_close(y[rows, :own], alone)
-            torch.testing.assert_close(last[rows], alone[:, -1])
 
 
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal", "none"])

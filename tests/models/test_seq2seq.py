@@ -201,6 +201,8 @@ def test_learns_to_reverse() -> None:
     assert (reversed_too == source.flip(1)).float().mean() > 0.95
 
 
+CAUSAL, CROSS = tiny_config(), tiny_config(cross_attention=True)
+WHOLE, NARROW = (tiny_config(is_causal=False, head_dim=dim) for dim in (4, 3))
 SOURCE, TARGET = torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 4, dtype=torch.int64)
 
 
@@ -224,6 +226,9 @@ SOURCE, TARGET = torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 4, dtype=t
         (lambda m: m(SOURCE[:, :0], TARGET), "source"),
         (lambda m: m.train().read(SOURCE), "evaluation mode"),
         (lambda m: model_of(causal_block=2), "causal_block"),
+        (lambda m: Seq2SeqTransformer(CAUSAL, CROSS, 7, 7, 9), "the encoder: expected is_causal"),
+        (lambda m: Seq2SeqTransformer(WHOLE, CAUSAL, 7, 7, 9), "the decoder"),
+        (lambda m: Seq2SeqTransformer(NARROW, CROSS, 7, 7, 9), "embed_dim"),
         (lambda m: model_of(positions="learned", max_length=None), "a number of positions"),
     ],
 )

@@ -15,8 +15,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from linattn_lab.script import end_process_group
-from linattn_models import AutoregressiveTransformer, EncoderDecoder, load, save
-from tests.models.test_encoder_decoder import model_of
+from linattn_models import AutoregressiveTransformer, load, save
 from tests.models.tiny import ints, random_tokens, tiny_model, tiny_transformer
 
 pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped module:UserWarning")
@@ -106,20 +105,15 @@ def test_sharded_weights_are_gathered_before_steps(attention: str) -> None:
 @pytest.mark.parametrize("blocks_alone", [False, True])
 def test_models_of_vectors_say_so_too(blocks_alone: bool) -> None:
     x = torch.randn(2, 3, 8, dtype=torch.float64)
-    model, pair = tiny_transformer(), model_of()
-    state, memory = model.prefill(x)[1], pair.remember(x)
-    later = pair.prefill(x, memory)[1]
-    for part in (model, pair):
-        shard_some(part, blocks_alone)
+    model = tiny_transformer(cross_attention=True)
+    memory = model.remember(x)
+    state = model.prefill(x, memory=memory)[1]
+    for module in model.blocks if blocks_alone else [model]:
+        fully_shard(module)
     for step in (
-        *(partial(model.prefill, x), partial(model.step, x[:, 0], state)),
-        *(partial(pair.prefill, x, memory), partial(pair.step, x[:, 0], later, memory)),
+        partial(model.remember, x),
+        partial(model.prefill, x, memory=memory),
+        partial(model.step, x[:, 0], state, memory),
     ):
         with pytest.raises(ValueError, match=r"^model: .* unshard"):
             step()
-
-
-def shard_some(model: nn.Module, blocks_alone: bool) -> None:
-    decoder = model.decoder if isinstance(model, EncoderDecoder) else model
-    for module in decoder.blocks if blocks_alone else [model]:
-        fully_shard(module)

@@ -11,7 +11,6 @@ from linattn_models import (
     CTCBiLSTMConfig,
     CTCTransformer,
     CTCTransformerConfig,
-    EncoderDecoder,
     Seq2SeqTransformer,
 )
 from tests.models.tiny import ATTENTIONS, tiny_config, tiny_model, tiny_transformer
@@ -36,7 +35,6 @@ MODELS: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
     "blocks": (tiny_transformer(causal_block=4), (vectors(),)),
     "options": (tiny_transformer(**LINEAR), (vectors(),)),
     "tokens": (tiny_model(), (tokens(),)),
-    "encoder-decoder": (EncoderDecoder(ENCODER, DECODER), (vectors(), vectors())),
     "seq2seq": (Seq2SeqTransformer(ENCODER, DECODER, 7, 7, 9), (tokens(), tokens())),
     "ctc": (CTCTransformer(RECOGNIZER), (vectors(6),)),
     "bilstm": (CTCBiLSTM(CTCBiLSTMConfig(4, num_features=6, hidden_dim=5)), (vectors(6),)),

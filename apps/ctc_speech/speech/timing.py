@@ -19,8 +19,9 @@ import pydantic
 import torch
 from torch import Tensor
 
+from linattn_lab.memory import peak_memory
 from linattn_lab.timing import NotMeasured, clock, stopwatch
-from linattn_models.memory import lacks_memory, peak_memory
+from linattn_models.memory import lacks_memory
 from linattn_models.training import Updater, make_accelerator
 from speech.audio import RATE
 from speech.batches import Batch, BatchCycle

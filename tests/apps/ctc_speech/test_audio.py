@@ -13,7 +13,7 @@ import pytest
 import soundfile
 import torch
 
-from linattn_models.memory import peak_memory
+from linattn_lab.memory import peak_memory
 from speech.audio import change_speed, read_audio
 from speech.sources import Ark, Command, File, Member
 from tests.apps.ctc_speech.conftest import tone

@@ -10,7 +10,7 @@ import safetensors.numpy
 import soundfile
 import torch
 
-from linattn_models.memory import peak_memory
+from linattn_lab.memory import peak_memory
 from speech.corpora import Utterance
 from speech.features import FeatureSettings, filterbank, load_frames, normalize_by, read_frames
 from speech.sources import File

@@ -15,8 +15,9 @@ from functools import partial
 import torch
 
 from linattn_core.errors import expected
+from linattn_lab.memory import peak_memory
 from linattn_lab.throughput import Throughput
-from linattn_models.memory import available_memory, lacks_memory, peak_memory
+from linattn_models.memory import available_memory, lacks_memory
 from linattn_models.validation import at_least
 
 # The ratio of rates that counts as a gain; the share of the free memory that may be used.

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from linattn_lab.memory import peak_memory
 from linattn_lab.timing import time_calls
-from linattn_models.memory import peak_memory
 from linattn_models.training import (
     Order,
     TrainingData,

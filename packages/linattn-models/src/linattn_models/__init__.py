@@ -7,7 +7,6 @@ AutoregressiveTransformer    tokens in, a distribution over the next one out: lo
 Categorical, MixtureOfLogistics     the distributions
 LinearAttention              a layer that replaces torch.nn.MultiheadAttention
 lsh_attention                Reformer's attention, used by "lsh" models
-EncoderDecoder               two transformers; cross-attention reads sums that are computed once
 Seq2SeqTransformer           source tokens in, target tokens out
 CTCTransformer, CTCTransformerConfig    a recognizer of speech: log-probabilities over phones
 CTCBiLSTM, CTCBiLSTMConfig   its recurrent baseline
@@ -70,7 +69,6 @@ from linattn_models.decoding import (
     TokenStream,
     compile_decoder,
 )
-from linattn_models.encoder_decoder import EncoderDecoder
 from linattn_models.heads import Categorical, Head, MixtureOfLogistics, head_from_dict
 from linattn_models.seq2seq import Seq2SeqTransformer
 from linattn_models.serialization import load, load_decoder, read_config, save
@@ -96,7 +94,6 @@ __all__ = [
     "ContinuousBatch",
     "DecodingBatch",
     "DecodingState",
-    "EncoderDecoder",
     "Head",
     "Hypotheses",
     "Hypothesis",

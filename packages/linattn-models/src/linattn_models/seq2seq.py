@@ -14,7 +14,6 @@ from linattn_core.errors import expected
 from linattn_models.block import Block
 from linattn_models.config import TransformerConfig
 from linattn_models.decoding import CompiledDecoder, Prompt, Start
-from linattn_models.encoder_decoder import check_pair
 from linattn_models.heads import Categorical, Head, head_from_dict
 from linattn_models.heads.base import check_sequences
 from linattn_models.likelihood import log_probs_under, mean_loss
@@ -23,7 +22,7 @@ from linattn_models.sharded import needs_whole
 from linattn_models.state import DecodingState, check_fits, check_layers
 from linattn_models.token_transformer import STD, TokenTransformer, embedding_of
 from linattn_models.transformer import Memory, Transformer
-from linattn_models.validation import exact_keys, key_mask_of, no_dropout
+from linattn_models.validation import exact_keys, instance, key_mask_of, no_dropout
 
 
 class Seq2SeqTransformer(TokenTransformer):
@@ -57,7 +56,7 @@ class Seq2SeqTransformer(TokenTransformer):
         positions: str | None = None,
     ) -> None:
         super().__init__()
-        check_pair(encoder, decoder)
+        _check_pair(encoder, decoder)
         if decoder.causal_block > 1:
             advice = "its outputs would see the tokens that they predict"
             raise ValueError(expected("causal_block", 1, decoder.causal_block, advice))
@@ -255,3 +254,20 @@ def _join_memory(state: DecodingState, memory: Memory) -> DecodingState:
 def _no_source() -> ValueError:
     advice = "pass state=model.read(source)"
     return ValueError(expected("state", "one that has read a source", None, advice))
+
+
+def _check_pair(encoder: TransformerConfig, decoder: TransformerConfig) -> None:
+    """Refuses configurations that no encoder and decoder of it have."""
+    instance("encoder", encoder, TransformerConfig)
+    instance("decoder", decoder, TransformerConfig)
+    if encoder.is_causal or encoder.cross_attention:
+        got = f"is_causal={encoder.is_causal}, cross_attention={encoder.cross_attention}"
+        wanted = "is_causal=False and cross_attention=False"
+        raise ValueError(expected("the encoder", wanted, got))
+    if not (decoder.is_causal and decoder.cross_attention):
+        got = f"is_causal={decoder.is_causal}, cross_attention={decoder.cross_attention}"
+        wanted = "is_causal=True and cross_attention=True"
+        raise ValueError(expected("the decoder", wanted, got))
+    if encoder.embed_dim != decoder.embed_dim:
+        wanted = f"the encoder's embed_dim {encoder.embed_dim}"
+        raise ValueError(expected("the decoder", wanted, decoder.embed_dim))

@@ -17,7 +17,6 @@ from linattn_core.errors import expected, near, quote
 from linattn_models.autoregressive import AutoregressiveTransformer
 from linattn_models.ctc import CTCBiLSTM, CTCTransformer
 from linattn_models.decoding import CompiledDecoder, CompiledTransformer, compile_decoder
-from linattn_models.encoder_decoder import EncoderDecoder
 from linattn_models.fewer_bits import FEWER_BITS, reduce_bits, restore_bits
 from linattn_models.model_files import (
     CONFIG_FILE,
@@ -37,14 +36,7 @@ from linattn_models.tokenizer import check_tokenizer, read_tokenizer, write_toke
 from linattn_models.transformer import Transformer
 from linattn_models.validation import one_of
 
-Model = (
-    Transformer
-    | AutoregressiveTransformer
-    | EncoderDecoder
-    | Seq2SeqTransformer
-    | CTCBiLSTM
-    | CTCTransformer
-)
+Model = Transformer | AutoregressiveTransformer | Seq2SeqTransformer | CTCBiLSTM | CTCTransformer
 
 # What `save` adds to a model's `to_dict`.
 _OWN_KEYS = ("format_version", DIGEST, TOKENIZER_DIGEST, "model", "weights", "extra")
