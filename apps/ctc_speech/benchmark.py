@@ -18,7 +18,7 @@ interrupted continues: batches that are in the file are not measured again.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import linattn_lab.startup  # noqa: F401  (before torch)
+    import speech.startup  # noqa: F401  (before torch)
 
 import dataclasses
 import datetime

@@ -21,8 +21,7 @@ train.py made in these folders, with as many updates, are taken as they are.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import linattn_lab.startup
-    import linattn_lab.threads  # noqa: F401
+    import speech.startup  # noqa: F401  (before torch)
 
 import dataclasses
 import shlex

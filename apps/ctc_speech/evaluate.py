@@ -12,8 +12,7 @@ too, as in training, and with each utterance alone, as transcribe.py hears it.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import linattn_lab.startup
-    import linattn_lab.threads  # noqa: F401
+    import speech.startup  # noqa: F401  (before torch)
 
 import dataclasses
 from pathlib import Path

@@ -10,8 +10,7 @@ its metadata has the features, their normalization, the chunk and the phones. Ne
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import linattn_lab.startup
-    import linattn_lab.threads  # noqa: F401
+    import speech.startup  # noqa: F401  (before torch)
 
 import dataclasses
 from pathlib import Path

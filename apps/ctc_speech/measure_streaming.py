@@ -13,7 +13,7 @@ and onnxruntime. Runs that were measured with the same --out are columns of one 
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import linattn_lab.startup  # noqa: F401  (before torch)
+    import speech.startup  # noqa: F401  (before torch)
 
 import dataclasses
 import importlib.util

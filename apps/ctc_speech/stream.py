@@ -13,8 +13,7 @@ needs the package sounddevice.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import linattn_lab.startup
-    import linattn_lab.threads  # noqa: F401
+    import speech.startup  # noqa: F401  (before torch)
 
 import dataclasses
 import itertools
@@ -109,13 +108,14 @@ def show(recognizer: OnlineRecognizer, pieces: Iterator[Samples], rate: int) -> 
 
 
 def print_result(result: Result, before: str, after: str) -> None:
-    """One line: start, end, confidence and text; nothing where nothing was said."""
-    if result.tokens:
+    """One line: start, end, confidence and text; none where nothing was said, or no word."""
+    line = ""
+    if result.text:
         start, end = result.times[0][0], result.times[-1][1]
-        line = f"{start:8.2f} {end:8.2f}  {result.confidence:.2f}  {result.text}"
+        line = f"{start:8.2f} {end:8.2f}  {result.confidence:.2f}  {result.text}{after}"
         if not after:  # a line that wraps could not be redrawn
             line = line[1 - shutil.get_terminal_size().columns :]
-        print(before + line, end=after, flush=True)
+    print(before + line, end="", flush=True)
 
 
 def cut(samples: Samples) -> Iterator[Samples]:

@@ -14,8 +14,7 @@ printed either way.
 from __future__ import annotations
 
 if __name__ == "__main__":
-    import linattn_lab.startup
-    import linattn_lab.threads  # noqa: F401
+    import speech.startup  # noqa: F401  (before torch)
 
 import dataclasses
 import json

@@ -21,14 +21,16 @@ Channels = Literal["average", "refuse"]
 RATE = 16_000  # samples per second of everything that leaves this module
 WINDOW_SECONDS = 0.025
 LOWEST_RATE = 1_000  # a header with less is damaged; resampling would fill the memory
-LOUDEST = 1e6  # in magnitude; sums of squares of louder samples overflow
+LOUDEST = 8.0  # in magnitude: floating point may pass 1, integers that were not divided pass this
 MOST_SAMPLES = 1 << 28  # of a recording or its part, all channels together; 4.6 hours of one
 CANCELED = 0.01  # of the channels' power: if their mean has less, they cancel
 OVERSHOOT_SECONDS = 0.5  # a part may end this long after its file, as Kaldi allows
 
 _HEAD = 1_024  # bytes
+_MOST_CHUNKS = 10_000  # of a WAV file, before its samples
 _PIECE = 1 << 20  # samples read at once: a damaged header claims any number
 _STREAMED = 0x7FFF_F000  # a WAV header with so many bytes or more was streamed: length unknown
+_UNKNOWN = 0xFFFF_FFFF
 _WAV_BYTES = re.compile(r"^data : (\d+) \(should be (\d+)\)", re.MULTILINE)
 _SPHERE_SAMPLES = re.compile(rb"sample_count -i (\d+)")
 
@@ -50,7 +52,7 @@ def read_audio(
     Raises:
         ValueError: no audio, damaged, cut short, several channels that are refused or cancel in
             their mean, shorter than one window of 25 ms, hours long, fewer than 1,000 samples a
-            second, or a sample that is NaN or far too large.
+            second, or a sample that is NaN or far outside of -1..1.
         OSError: the file does not exist.
     """
     samples, rate = _decode(source, start, end)
@@ -74,14 +76,19 @@ def change_speed(samples: Samples, speed: float) -> Samples:
 
 
 def require_samples(samples: Samples, rate: float, name: str) -> None:
-    """Refuses audio that is shorter than a window, or has a sample that is NaN or far too large."""
+    """Refuses audio that is shorter than a window, and what `require_range` refuses."""
     seconds = len(samples) / rate
     if seconds < WINDOW_SECONDS:
         wanted = f"at least one window of {WINDOW_SECONDS} s"
         raise ValueError(expected(name, wanted, f"{seconds:.4f} s"))
+    require_range(samples, name)
+
+
+def require_range(samples: Samples, name: str) -> None:
+    """Refuses samples that are NaN or far outside of -1..1, such as integers cast to float."""
     if others := samples.size - int((np.abs(samples) <= LOUDEST).sum()):
-        wanted = f"samples of at most {LOUDEST:,.0f}"
-        raise ValueError(expected(name, wanted, f"{others} that are NaN or larger"))
+        wanted, got = "samples in -1..1", f"{others} that are NaN or beyond {LOUDEST:g}"
+        raise ValueError(expected(name, wanted, got, "divide samples of 16 bits by 32,768"))
 
 
 def _average(samples: Samples, name: str) -> Samples:
@@ -100,7 +107,7 @@ def _decode(source: Source, start: float, end: float | None) -> tuple[Samples, i
     with source.open() as opened:
         head = opened.read(_HEAD)
         opened.seek(0)
-        content = _finish_header(opened, head)
+        content = _order_chunks(opened)
         try:
             with soundfile.SoundFile(_hide_name(content)) as file:
                 _require_whole(file, head, source.name)
@@ -130,17 +137,44 @@ def _hide_name(content: BinaryIO) -> Any:
     return SimpleNamespace(**{x: getattr(content, x) for x in methods if hasattr(content, x)})
 
 
-def _finish_header(content: BinaryIO, head: bytes) -> BinaryIO:
-    """A WAV file whose samples have the size 0, since it was streamed, with the size for that."""
-    place = 12 if head[:4] == b"RIFF" and head[8:12] == b"WAVE" else len(head)
-    while place < len(head) and head[place : place + 4] != b"data":
-        size = int.from_bytes(head[place + 4 : place + 8], "little")
-        place += 8 + size + size % 2
-    if head[place + 4 : place + 8] != bytes(4):
+def _order_chunks(content: BinaryIO) -> BinaryIO:
+    """The content of a file; of an unusual WAV file as libsndfile reads it.
+
+    That is with the format before the samples, and with their size, which is 0 where the file was
+    streamed: then they end with the file.
+    """
+    chunks, usual = _find_chunks(content)
+    data, size = chunks.get(b"data", (0, 0))
+    content.seek(0)
+    if not data or b"fmt " not in chunks or (usual and size):
         return content
-    whole = bytearray(content.read())
-    whole[place + 4 : place + 8] = b"\xff" * 4
-    return io.BytesIO(whole)
+    whole = memoryview(content.read())
+    before = [chunks[name] for name in (b"fmt ", b"fact") if name in chunks]
+    header = b"".join(whole[place : place + 8 + length] for place, length in before)
+    header += b"data" + (size or _UNKNOWN).to_bytes(4, "little")
+    return io.BytesIO(b"RIFF\xff\xff\xff\xffWAVE" + header + whole[data + 8 :])
+
+
+def _find_chunks(content: BinaryIO) -> tuple[dict[bytes, tuple[int, int]], bool]:
+    """Where a WAV file's format and samples begin, and their sizes as they are stated.
+
+    The bool tells whether the format comes first, and chunks of odd sizes are padded.
+    """
+    head = content.read(12)
+    chunks: dict[bytes, tuple[int, int]] = {}
+    usual = True
+    for _ in range(_MOST_CHUNKS if head[:4] == b"RIFF" and head[8:] == b"WAVE" else 0):
+        place, header = content.tell(), content.read(8)
+        if len(header) < 8 or {b"fmt ", b"data"} <= chunks.keys():
+            break
+        name, size = header[:4], int.from_bytes(header[4:], "little")
+        usual = usual and place % 2 == 0 and (name != b"data" or b"fmt " in chunks)
+        if name in (b"fmt ", b"fact", b"data"):
+            chunks.setdefault(name, (place, size))
+        content.seek(place + 8 + size)
+        if size % 2 and content.read(1) != b"\0":  # it is no padding, but begins a name
+            content.seek(place + 8 + size)
+    return chunks, usual
 
 
 def _read(file: soundfile.SoundFile, count: int) -> Samples:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from numbers import Real
+
 import numpy as np
 import soxr
 
 from linattn_core.errors import expected
-from speech.audio import LOUDEST, LOWEST_RATE, RATE, WINDOW_SECONDS, Samples
+from speech.audio import LOWEST_RATE, RATE, WINDOW_SECONDS, Samples, require_range
 from speech.features import BINS, STEP_SECONDS, Frames, filterbank
 
 HIGHEST_RATE = 1_000_000  # samples a second; soxr does not return from infinite ones
@@ -29,8 +31,8 @@ class FrameStream:
             samples: (n,), floating point in -1..1, or int16 or int32 in its whole range.
 
         Raises:
-            ValueError: another rate than before or out of 1,000 to 1,000,000, several channels, or
-                samples that are NaN, far too large or of another dtype.
+            ValueError: another rate than before or no number from 1,000 to 1,000,000, several
+                channels, or samples that are NaN, far outside of -1..1 or of another dtype.
         """
         samples = self._check(rate, samples)
         if self._resampler is not None:
@@ -65,13 +67,11 @@ class FrameStream:
         samples = _as_float(np.asarray(samples))
         if samples.ndim != 1:
             raise ValueError(expected("samples", "one channel, (n,)", f"shape {samples.shape}"))
-        if others := samples.size - int((np.abs(samples) <= LOUDEST).sum()):
-            wanted = f"numbers of at most {LOUDEST:,.0f}"
-            raise ValueError(expected("samples", wanted, f"{others} that are NaN or larger"))
+        require_range(samples, "samples")
+        if not isinstance(rate, Real) or not LOWEST_RATE <= rate <= HIGHEST_RATE:
+            wanted = f"a number from {LOWEST_RATE:,} to {HIGHEST_RATE:,} a second"
+            raise ValueError(expected("rate", wanted, repr(rate)))
         if self._rate is None:
-            if not LOWEST_RATE <= rate <= HIGHEST_RATE:
-                wanted = f"{LOWEST_RATE:,} to {HIGHEST_RATE:,} a second"
-                raise ValueError(expected("rate", wanted, rate))
             self._rate = rate
             if rate != RATE:
                 self._resampler = soxr.ResampleStream(rate, RATE, 1, dtype="float32")

@@ -128,8 +128,8 @@ class OnlineStream:
             samples: (n,), any n: floating point in -1..1, or int16 or int32 in its whole range.
 
         Raises:
-            ValueError: another rate than before, NaN or very large samples or another dtype,
-                several channels, or audio after `input_finished`.
+            ValueError: another rate than before or no number, samples that are NaN or far outside
+                of -1..1 or of another dtype, several channels, or audio after `input_finished`.
         """
         if self.is_finished:
             advice = "make another stream"

@@ -109,14 +109,42 @@ def test_a_file_that_is_cut_short_is_refused(tmp_path: Path, format: str) -> Non
             read_audio(source)
 
 
-@pytest.mark.parametrize("bytes_in_header", [0, 0x7FFF_FFFF, 0xFFFF_FFFF])
-def test_a_streamed_wav_ends_with_its_file(tmp_path: Path, bytes_in_header: int) -> None:
+def chunk(name: bytes, content: bytes, size: int | None = None, padding: bytes = b"\0") -> bytes:
+    """A chunk of a WAV file, with another size in its header if one is given."""
+    stated = len(content) if size is None else size
+    return name + stated.to_bytes(4, "little") + content + padding * (len(content) % 2)
+
+
+LONG, ODD = chunk(b"JUNK", bytes(5_000)), chunk(b"LIST", b"abc")
+UNPADDED = chunk(b"LIST", b"abc", padding=b"")
+# Chunks before the format, before the samples, and after the samples.
+CHUNKS = [(b"", b"", b""), (LONG, ODD, b""), (ODD, LONG, b""), (UNPADDED, LONG, b"")]
+
+
+@pytest.mark.parametrize("size", [0, 0x7FFF_FFFF, 0xFFFF_FFFF, None])
+@pytest.mark.parametrize("others", [*CHUNKS, (b"", UNPADDED, ODD), (LONG, b"", LONG)])
+def test_chunks_of_a_wav_have_any_length_and_a_streamed_one_ends_with_its_file(
+    tmp_path: Path, size: int | None, others: tuple[bytes, bytes, bytes]
+) -> None:
     path = tmp_path / "a.wav"
     soundfile.write(path, tone(440, 0.5), 16_000)
-    content = bytearray(path.read_bytes())
-    for place in (4, content.index(b"data") + 4):
-        content[place : place + 4] = bytes_in_header.to_bytes(4, "little")
-    path.write_bytes(content)
+    written = path.read_bytes()
+    form, data = written[12:36], written[44:]
+    first, between, last = others
+    last = b"" if size is not None else last  # nothing can follow samples without an end
+    path.write_bytes(
+        chunk(b"RIFF", b"WAVE" + first + form + between + chunk(b"data", data, size) + last, size)
+    )
+    np.testing.assert_allclose(read_audio(File(path)), tone(440, 0.5), atol=1 / 32_000)
+    part = read_audio(File(path), start=0.25)
+    np.testing.assert_allclose(part, tone(440, 0.5)[4_000:], atol=1 / 32_000)
+
+
+def test_samples_of_a_wav_may_come_before_their_format(tmp_path: Path) -> None:
+    path = tmp_path / "a.wav"
+    soundfile.write(path, tone(440, 0.5), 16_000)
+    written = path.read_bytes()
+    path.write_bytes(written[:12] + written[36:] + ODD + written[12:36])
     np.testing.assert_allclose(read_audio(File(path)), tone(440, 0.5), atol=1 / 32_000)
 
 
@@ -155,7 +183,7 @@ def _float_samples(samples: np.ndarray) -> Callable[[Path], object]:
     [
         _float_samples(np.zeros(0, np.float32)),
         _float_samples(np.zeros(399, np.float32)),
-        *(_float_samples(np.full((800, 2), x, np.float32)) for x in (np.nan, 1e30, 3e38)),
+        *(_float_samples(np.full((800, 2), x, np.float32)) for x in (np.nan, 9.0, 3e38)),
         lambda path: soundfile.write(path, tone(440, 0.5), 1),
         lambda path: path.write_bytes(b""),
         lambda path: path.write_bytes(b"RIFF\0\0\0\0WAVE"),
@@ -168,6 +196,12 @@ def test_audio_that_cannot_be_used_is_named(
 ) -> None:
     write(tmp_path / "a.wav")
     with pytest.raises(ValueError, match=r"a\.wav"):
+        read_audio(File(tmp_path / "a.wav"))
+
+
+def test_samples_of_16_bits_cast_to_float_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "a.wav", tone(440, 0.5) * 32_768, 16_000, subtype="FLOAT")
+    with pytest.raises(ValueError, match=r"a\.wav: expected samples in -1\.\.1.* by 32,768"):
         read_audio(File(tmp_path / "a.wav"))
 
 

@@ -216,6 +216,20 @@ def test_a_terminal_shows_in_the_end_what_a_file_gets(
     assert seen(outputs[1]) == outputs[0].split("\n") and outputs[1] != outputs[0]
 
 
+def test_an_utterance_without_a_word_is_no_line(
+    streaming_run: TrainedRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Its word is so long that leaving out all phones is nearer.
+    lexicon = parse_lexicon([f"long {' '.join(500 * 'A')}"], "x")
+    recognizer = OnlineRecognizer(
+        streaming_run, Search(Decoding(decoder="beam")), 4, replace(NEVER, longest=0.8), lexicon
+    )
+    for is_terminal in (False, True):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda x=is_terminal: x)
+        show(recognizer, cut(babble(2.0)), 16_000)
+        assert "".join(seen(capsys.readouterr().out)) == ""
+
+
 def test_bad_input_is_refused_in_one_sentence(streaming_run: TrainedRun) -> None:
     stream, samples = recognizer_of(streaming_run).create_stream(), babble(0.5)
     stream.accept_waveform(16_000, samples)
@@ -226,12 +240,15 @@ def test_bad_input_is_refused_in_one_sentence(streaming_run: TrainedRun) -> None
         (16_000, bad, "samples"),
         (16_000, samples[:, None], "samples"),
         (16_000, (samples * 100).astype(np.uint8), "samples"),
+        (16_000, samples * 32_768, "samples: .*divide samples of 16 bits by 32,768"),
+        ("16000", samples, "rate: .*'16000'"),
     ):
         with pytest.raises(ValueError, match=name):
-            stream.accept_waveform(rate, given)
-    for number in (np.nan, np.inf, 999, 0):
-        with pytest.raises(ValueError, match="rate"):
-            FrameStream().accept(number, samples)
+            stream.accept_waveform(rate, given)  # type: ignore[arg-type]
+    for number in (np.nan, np.inf, 999, 0, "16000", None):
+        with pytest.raises(ValueError, match="rate: expected a number from 1,000"):
+            FrameStream().accept(number, samples)  # type: ignore[arg-type]
+    FrameStream().accept(16_000, np.full(800, 1.5, np.float32))  # as of resampling
     stream.input_finished()
     with pytest.raises(ValueError, match="input_finished"):
         stream.accept_waveform(16_000, samples)
