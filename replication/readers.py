@@ -18,6 +18,7 @@ from typing import Any
 from benchmarks.results import CaseResult
 from benchmarks.series import by_series, points
 from linattn_core.errors import expected
+from linattn_lab.figures import read_figures
 from linattn_lab.store import Record, latest_results, read_records, record_file
 from linattn_models.training import RunFolder
 from replication.claims import Figures
@@ -48,9 +49,8 @@ def open_json(file: Path) -> Iterator[Any]:
 
 
 def flat(folder: Path) -> Figures:
-    """The figures of a process of our own, which writes them by name."""
-    with open_json(folder / "figures.json") as figures:
-        return {name: float(value) for name, value in figures.items()}
+    """The figures that a command writes by name."""
+    return read_figures(folder)
 
 
 def read_cases(folder: Path) -> dict[str, CaseResult]:
@@ -188,19 +188,6 @@ def thin_metrics(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [lines[place] for place in sorted(kept)]
 
 
-def copied_sequences(folder: Path) -> Figures:
-    """The loss on held-out sequences, and what the claims compare."""
-    losses = {}
-    for name, run in find_trainings(folder).items():
-        with open_json(run.summary_file) as summary:
-            losses[name] = number(summary["metrics"]["loss"])
-    return {
-        **{f"{name}/loss": loss for name, loss in losses.items()},
-        **{f"{name}/loss-over-linear": loss / losses["linear"] for name, loss in losses.items()},
-        "linear/loss-above-softmax": losses["linear"] - losses["softmax"],
-    }
-
-
 def number(value: float | None) -> float:
     """A figure; NaN, which is refused later, for None, which stands for what is not finite."""
     return math.nan if value is None else float(value)
@@ -256,7 +243,7 @@ def speech_epochs(folder: Path) -> Figures:
 READERS: Mapping[str, Callable[..., Figures]] = {
     each.__name__: each
     for each in (
-        flat, lengths, decoding, generation, generation_beside_cpu, copied_sequences,
-        trained_images, speech_errors, speech_epochs,
+        flat, lengths, decoding, generation, generation_beside_cpu, trained_images,
+        speech_errors, speech_epochs,
     )
 }  # fmt: skip

@@ -14,7 +14,7 @@ if __name__ == "__main__":
     import linattn_lab.threads  # noqa: F401
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import math
 from pathlib import Path
 from typing import Annotated, get_args
 
@@ -23,15 +23,13 @@ import tyro
 from copying.model import build_model
 from copying.presets import PRESETS, Attention, PresetName, Recipe
 from copying.training import APP, train_model
-from linattn_lab.compare import Comparison, Summary, Variant, curves
-from linattn_lab.plots import Panel, plot_panels
-from linattn_lab.runs import make_folders, publish
+from linattn_lab.compare import Curve, Display, Rows, compare
 from linattn_lab.script import preset_flags, require_one_process, run_script
-from linattn_lab.tables import figure, name_environments, table_of
-from linattn_models.files import replace_file
-from linattn_models.training import RunFolder, TrainingFlags
+from linattn_lab.tables import figure
+from linattn_lab.trainings import Trainings, Variant
+from linattn_models.training import TrainingFlags
 
-COLUMNS: dict[str, Callable[[Summary], str]] = {
+COLUMNS = {
     "updates": lambda run: f"{run['steps']:,}",
     "parameters": lambda run: f"{run['parameters']:,}",
     "s of training": lambda run: f"{run['train_seconds']:,.0f}",
@@ -39,6 +37,12 @@ COLUMNS: dict[str, Callable[[Summary], str]] = {
     "symbols right": lambda run: f"{run['metrics']['accuracy']:.2%}",
     "whole copies right": lambda run: f"{run['metrics']['sequence_accuracy']:.1%}",
 }
+# Of the loss in training, as in the paper's figure 2: each sequence is drawn anew, so that few were
+# seen before.
+CURVES = (
+    Curve("updates", "loss", "train"),
+    Curve("seconds of training", "loss", "train", over="seconds"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,14 +67,13 @@ def main() -> None:
     require_one_process()
     flags.recipe.training.config()  # refused before a folder is made
     out = flags.out or Path("runs", APP, f"compare-{flags.preset}")
-    comparison = Comparison(out, [variant(flags, attention) for attention in get_args(Attention)])
+    trainings = Trainings(out, [variant(flags, attention) for attention in get_args(Attention)])
     if not flags.resume:
-        comparison.refuse_runs()
-    make_folders(out, flags.publish)
-    runs = comparison.equal_updates()
-    print(f"\n{write_comparison(runs, out)}\nTable, picture and runs are in {out}.")
-    if flags.publish is not None:
-        publish(out, flags.publish, ("curves.png", "table.md"), runs.values())
+        trainings.refuse_runs()
+    display = Display(
+        [COLUMNS], CURVES, read_losses, ylabel="cross-entropy, nats per symbol", log_scale=True
+    )
+    print(compare(trainings, display, publish_to=flags.publish))
 
 
 def variant(flags: Flags, attention: Attention) -> Variant:
@@ -85,23 +88,15 @@ def variant(flags: Flags, attention: Attention) -> Variant:
     return Variant(attention, flags.recipe.training, train, own)
 
 
-def write_comparison(runs: Mapping[str, RunFolder], out: Path) -> str:
-    """Leaves the picture and the table in `out`; returns the table.
-
-    The curves are those of the loss in training, as in the paper's figure 2: each sequence is drawn
-    anew, so that few were seen before.
-    """
-    panels = [
-        Panel(label, curves(runs, "loss", split="train", over=over))
-        for over, label in (("step", "updates"), ("seconds", "seconds of training"))
-    ]
-    ylabel = "cross-entropy, nats per symbol"
-    plot_panels(out / "curves.png", panels, ylabel=ylabel, log_scale=True)
-    summaries = {name: run.summary() for name, run in runs.items()}
-    trained = name_environments(summary["environment"] for summary in summaries.values())
-    text = f"{table_of(summaries, COLUMNS, first='attention')}\nTrained at {trained}.\n"
-    replace_file(out / "table.md", text.encode())
-    return text
+def read_losses(rows: Rows) -> dict[str, float]:
+    """The loss of each attention on held-out sequences, and what the paper's claims compare."""
+    metrics = {name: run["metrics"]["loss"] for name, run in rows.items()}
+    losses = {name: math.nan if loss is None else loss for name, loss in metrics.items()}
+    return {
+        **{f"{name}/loss": loss for name, loss in losses.items()},
+        **{f"{name}/loss-over-linear": loss / losses["linear"] for name, loss in losses.items()},
+        "linear/loss-above-softmax": losses["linear"] - losses["softmax"],
+    }
 
 
 if __name__ == "__main__":

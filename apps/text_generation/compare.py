@@ -14,7 +14,7 @@ if __name__ == "__main__":
     import linattn_lab.threads  # noqa: F401
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -23,18 +23,16 @@ import tyro
 from language.data import Dataset, Texts, read_texts
 from language.presets import PRESETS, Attention, PresetName, Recipe
 from language.training import APP, train_model
-from linattn_lab.compare import Comparison, Summary, Variant, curves
-from linattn_lab.plots import Panel, plot_panels
-from linattn_lab.runs import make_folders, publish
+from linattn_lab.compare import Curve, Display, Rows, compare
 from linattn_lab.script import (
     preset_flags,
     require_at_least,
     require_one_process,
     run_script,
 )
-from linattn_lab.tables import decimals, name_environments, table_of
-from linattn_models.files import replace_file
-from linattn_models.training import RunFolder, TrainingFlags
+from linattn_lab.tables import decimals
+from linattn_lab.trainings import Summary, Trainings, Variant
+from linattn_models.training import TrainingFlags
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,15 +70,18 @@ def main() -> None:
     require_at_least(flags, {"seeds": 1})
     out = flags.out or Path("runs", APP, f"compare-{flags.preset}")
     texts = read_texts(flags.dataset, flags.data_dir, out)
-    comparison = Comparison(out, variants(flags, texts))
+    trainings = Trainings(out, variants(flags, texts))
     if not flags.resume:
-        comparison.refuse_runs()
-    make_folders(out, flags.publish)
-    runs = comparison.equal_updates()
-    text = write_comparison(runs, flags.all_seeds(), out)
-    print(f"\n{text}\nTable, picture and runs are in {out}.")
-    if flags.publish is not None:
-        publish(out, flags.publish, ("curves.png", "table.md"), runs.values())
+        trainings.refuse_runs()
+    display = Display(
+        [columns(flags.all_seeds())],
+        [Curve("updates", "loss")],
+        figures=lambda rows: {f"{x}/loss": run["metrics"]["loss"] for x, run in rows.items()},
+        ylabel="held out, nats per byte",
+        merge=merge_seeds,
+        show=lambda name: name.endswith(f"-seed{flags.all_seeds()[0]}"),
+    )
+    print(compare(trainings, display, publish_to=flags.publish))
 
 
 def variants(flags: Flags, texts: Texts) -> list[Variant]:
@@ -119,21 +120,12 @@ def variant(flags: Flags, texts: Texts, attention: Attention, seed: int) -> Vari
     return Variant(f"{attention}-seed{seed}", training, train, settings)
 
 
-def write_comparison(runs: Mapping[str, RunFolder], seeds: Sequence[int], out: Path) -> str:
-    """Leaves the picture and the table in `out`; returns the table."""
-    kinds = get_args(Attention)
-    first = dict(zip(kinds, runs.values(), strict=False))  # the runs with the first seed
-    panel = Panel("updates", curves(first, "loss"))
-    plot_panels(out / "curves.png", [panel], ylabel="held out, nats per byte")
-    summaries = [run.summary() for run in runs.values()]
-    trained = name_environments(summary["environment"] for summary in summaries)
-    rows = {
-        attention: merge([each for each in summaries if each["attention"] == attention])
-        for attention in kinds
+def merge_seeds(rows: Rows) -> dict[str, dict[str, Any]]:
+    """A row for each attention, of the runs with all seeds."""
+    runs = rows.values()
+    return {
+        name: merge([x for x in runs if x["attention"] == name]) for name in get_args(Attention)
     }
-    text = f"{table_of(rows, columns(seeds), first='attention')}\nTrained at {trained}.\n"
-    replace_file(out / "table.md", text.encode())
-    return text
 
 
 def merge(summaries: Sequence[Summary]) -> dict[str, Any]:

@@ -116,16 +116,6 @@ def test_a_gpu_is_compared_with_the_cpu_beside_it(tmp_path: Path) -> None:
     assert figures["softmax/largest-cpu-over-gpu"] == 3.0
 
 
-def test_losses_are_compared_with_linear_and_softmax(tmp_path: Path) -> None:
-    for name, loss in (("linear", 0.5), ("softmax", 0.25), ("lsh-4", 2.0)):
-        write_run(tmp_path / name, loss=loss)
-
-    figures = readers.copied_sequences(tmp_path)
-
-    assert figures["linear/loss-above-softmax"] == 0.25
-    assert figures["lsh-4/loss-over-linear"] == 4.0
-
-
 def test_a_picture_counts_where_it_was_drawn(tmp_path: Path) -> None:
     metrics = {"bits_per_dim": 1.0, "independent_pixels_bits_per_dim": 2.0}
     results = {

@@ -10,10 +10,10 @@ from typing import Any
 
 from torch import nn
 
-from linattn_lab.compare import Comparison, UpdateTimes, Variant, curves, read_times
 from linattn_lab.plots import Panel, plot_panels
 from linattn_lab.tables import describe_environment, figure, name_environments, table_of
-from linattn_lab.updates import measure_memory, measure_updates
+from linattn_lab.trainings import Trainings, Variant, curves
+from linattn_lab.updates import UpdateTimes, measure_memory, measure_updates, read_times
 from linattn_models.training import RunFolder, TrainingFlags
 from speech.batches import BatchCycle, pick_typical_batches
 from speech.corpora import Corpus
@@ -76,7 +76,7 @@ def read_update_times(
 
 def build_comparison(
     corpus: Corpus, recipes: Mapping[str, Recipe], seeds: Sequence[int], out: Path, cache: Path
-) -> Comparison:
+) -> Trainings:
     """Each recipe with each seed: the folder of a seed other than 0 ends in -seedN."""
     variants = []
     for seed, (name, recipe) in itertools.product(seeds, recipes.items()):
@@ -84,7 +84,7 @@ def build_comparison(
         run = f"{name}-seed{seed}" if seed else name
         variants.append(_variant(run, replace(recipe, training=flags), corpus, cache))
     # A run that was killed before the test set was recognized has a summary, too.
-    return Comparison(out, variants, lambda of: "dev_phoneme_error_rate" in of["metrics"])
+    return Trainings(out, variants, lambda of: "dev_phoneme_error_rate" in of["metrics"])
 
 
 def _variant(name: str, recipe: Recipe, corpus: Corpus, cache: Path) -> Variant:

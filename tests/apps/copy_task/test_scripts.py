@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from linattn_lab.figures import read_figures
 from tests.apps.app_scripts import PNG, Script, cells
 
 FAST = ["--preset", "smoke", "--steps", 6]
@@ -20,12 +21,12 @@ def test_compare_draws_tabulates_and_keeps_the_records(script: Script, tmp_path:
     assert done.code == 0, done.stderr
     results = tmp_path / "results"
     assert sorted(path.name for path in results.iterdir()) == sorted(
-        ["curves.png", "table.md", "linear", *LSH, "softmax"]
+        ["curves.png", "figures.json", "table.md", "linear", *LSH, "softmax"]
     )
     assert (results / "curves.png").read_bytes().startswith(PNG)
     table = (results / "table.md").read_text()
     assert table in done.stdout
-    rows = cells(table)
+    rows, figures = cells(table), read_figures(results)
     assert list(rows) == ["linear", "softmax", *LSH]
     for name, (updates, parameters, _, loss, *right) in rows.items():
         assert sorted(path.name for path in (results / name).iterdir()) == RECORDS
@@ -34,6 +35,8 @@ def test_compare_draws_tabulates_and_keeps_the_records(script: Script, tmp_path:
         assert summary["attention"] == name
         assert (updates, parameters) == ("6", f"{summary['parameters']:,}")
         assert float(loss) == pytest.approx(metrics["loss"], rel=1e-2)
+        assert figures[f"{name}/loss"] == metrics["loss"]
+        assert figures[f"{name}/loss-over-linear"] == metrics["loss"] / figures["linear/loss"]
         assert right == [f"{metrics['accuracy']:.2%}", f"{metrics['sequence_accuracy']:.1%}"]
     compare_resumes(script, tmp_path, where)
 

@@ -1,198 +1,256 @@
-"""Trainings of several variants side by side: within equal updates, or within equal time."""
+"""A comparison of trainings: what is trained, in which budget, and what is shown of it.
+
+    compare(Trainings(out, variants), Display(columns, curves), budget=..., publish_to=...)
+
+trains what is not trained yet, and leaves table.md, curves.png and figures.json in the folder. A
+row of the table is the summary of a run; with a budget of time it also has "seconds_per_update",
+and the summary of the run in equal time as "equal_time".
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import BaseModel, Field
+from typing import Any, Literal
 
 from linattn_core.errors import expected
-from linattn_lab.plots import Points, points
-from linattn_lab.runs import require_run
-from linattn_lab.store import read_model
-from linattn_models.training import RunFolder, TrainingFlags, write_json
-from linattn_models.training.config import FREE_ON_RESUME, flatten
+from linattn_lab import figures
+from linattn_lab.plots import Panel, plot_panels
+from linattn_lab.runs import make_folders, publish
+from linattn_lab.tables import name_environments, table_of
+from linattn_lab.trainings import Runs, Summary, Trainings, curves, with_steps
+from linattn_lab.updates import UpdateTimes
+from linattn_models.files import replace_file
+from linattn_models.training import RunFolder, TrainingFlags
 
-_EVALUATIONS = 8  # while a model trains, at least: the points of its curve
+FILES = ("table.md", "curves.png", figures.FILE)
+TIMES = "timings.json"
 
-Summary = Mapping[str, Any]
-"""The content of a run's summary.json."""
-Runs = dict[str, RunFolder]
+Rows = Mapping[str, Summary]
+Columns = Mapping[str, Callable[[Any], str]]
+"""The cell of a row, by the column's title."""
 
 
-@dataclass(frozen=True)
-class Variant:
-    """One of the trainings that are compared.
-
-    Attributes:
-        name: of its run folder, and in tables.
-        flags: how it is trained; their steps are its updates.
-        train: (flags, run folder, whether to resume) makes or resumes the run.
-        settings: what config.json must hold in addition to the settings of the training: nested
-            mappings, or names joined by dots.
-    """
-
-    name: str
-    flags: TrainingFlags
-    train: Callable[[TrainingFlags, Path, bool], object]
-    settings: Mapping[str, object]
+def name_trainings(rows: Rows) -> str:
+    """Where the runs were trained."""
+    return f"Trained at {name_environments(row['environment'] for row in rows.values())}."
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """Variants, and the folder of their runs.
+class Curve:
+    """A panel of the picture: a quantity of metrics.jsonl, with a curve for each run.
 
     Attributes:
-        out: the folder; a run is in out/NAME, or in a folder between the two.
-        variants: what is compared, in the order of training.
-        complete: whether the application has done with a run that has this summary; one killed
-            between its last update and its test has a summary, too.
+        xlabel: the label of the x-axis.
+        quantity: what is drawn.
+        split: of what, such as "train".
+        over: "step"; "seconds", by the clock; or "pace", steps times the seconds of an update.
+        scale: what the values of the x-axis are multiplied with.
     """
 
-    out: Path
-    variants: Sequence[Variant]
-    complete: Callable[[Summary], bool] = lambda summary: True
-
-    def equal_updates(self, folder: str = "") -> Runs:
-        """The run of each variant: made, resumed, or left as it is if it had ended before."""
-        return {variant.name: self.run(variant, folder) for variant in self.variants}
-
-    def refuse_runs(self) -> None:
-        """Raises a ValueError where a run is there already, for a script without --resume."""
-        for variant in self.variants:
-            if (run := RunFolder(self.out / variant.name)).holds_run():
-                advice = "give --resume to keep it, or another --out"
-                raise ValueError(
-                    expected(str(run.path), "a folder without a run", "one with", advice)
-                )
-
-    def within(self, seconds: float, pace: Mapping[str, float]) -> Comparison:
-        """The comparison in which each variant has the updates that fit into `seconds`.
-
-        Args:
-            seconds: the budget of each.
-            pace: seconds of an update by the variant's name.
-        """
-        variants = []
-        for variant in self.variants:
-            flags = with_steps(variant.flags, updates_within(seconds, pace[variant.name]))
-            variants.append(replace(variant, flags=flags))
-        return replace(self, variants=variants)
-
-    def run(self, variant: Variant, folder: str = "") -> RunFolder:
-        """The run of one variant, as `equal_updates`."""
-        run = self._folder(variant, folder)
-        print(f"\n{variant.name}, {variant.flags.steps:,} updates, in {run.path}", flush=True)
-        if not self._is_complete(run):
-            variant.train(variant.flags, run.path, run.holds_run())
-        return run
-
-    def find_complete(self) -> tuple[Runs, dict[str, str]]:
-        """The runs that have ended; and, of the others that were begun, how far they are."""
-        runs = {variant.name: self._folder(variant, "") for variant in self.variants}
-        begun = {name: run for name, run in runs.items() if run.holds_run()}
-        absent = {name: _progress(run) for name, run in begun.items() if not self._is_complete(run)}
-        return {name: run for name, run in begun.items() if name not in absent}, absent
-
-    def _folder(self, variant: Variant, folder: str) -> RunFolder:
-        run, flags = RunFolder(self.out / folder / variant.name), variant.flags
-        if run.holds_run():
-            require_run(run, {"training.steps": flags.steps})  # its warm-up may not fit others
-            training = flags.config().settle_warmup(run.config()).to_dict()
-            decisive = [name for name in training if name not in FREE_ON_RESUME]
-            own = {f"training.{name}": training[name] for name in decisive}
-            require_run(run, {**flatten(variant.settings), **own})
-        return run
-
-    def _is_complete(self, run: RunFolder) -> bool:
-        return run.summary_file.exists() and self.complete(run.summary())
+    xlabel: str
+    quantity: str
+    split: str = "eval"
+    over: Literal["step", "seconds", "pace"] = "step"
+    scale: float = 1.0
 
 
-def _progress(run: RunFolder) -> str:
-    lines = run.metrics() if run.metrics_file.exists() else []
-    made, steps = max((x["step"] for x in lines), default=0), run.config()["training"]["steps"]
-    return f"unfinished, {made:,} of {steps:,} updates"
+@dataclass(frozen=True)
+class Display:
+    """What a comparison shows.
+
+    Attributes:
+        tables: the columns of each table.
+        curves: the panels of curves.png.
+        figures: those of all rows, by name.
+        ylabel, log_scale: of the picture's y-axis.
+        summarize: the summary of a run that has ended.
+        merge: makes the rows of the tables of those of the runs.
+        notes: what stands below the tables.
+        first: the title of the first column.
+        show: the runs of the picture, of all that were trained.
+    """
+
+    tables: Sequence[Columns]
+    curves: Sequence[Curve]
+    figures: Callable[[Rows], Mapping[str, float | None]]
+    ylabel: str
+    log_scale: bool = False
+    summarize: Callable[[RunFolder], Summary] = RunFolder.summary
+    merge: Callable[[Rows], Mapping[str, Any]] = dict
+    notes: Callable[[Rows], str] = name_trainings
+    first: str = "attention"
+    show: Callable[[str], bool] = lambda name: True
 
 
-def with_steps(flags: TrainingFlags, steps: int) -> TrainingFlags:
-    """The flags with `steps` updates, and with at least eight evaluations (if `steps` >= 8)."""
-    share = max(1, steps // _EVALUATIONS)
-    return replace(
-        flags,
-        steps=steps,
-        eval_every=min(share, flags.eval_every or share),
-        checkpoint_every=min(share, flags.checkpoint_every or share),
-    )
+@dataclass(frozen=True)
+class Budget:
+    """Equal time for each run.
+
+    Attributes:
+        times: of an update, as timings.json has them.
+        seconds: of updates, for each run.
+        way: "once", in equal time alone; "twice", after equal updates in updates/NAME, too, and in
+            equal time in time/NAME; "curves", in equal time in time/NAME, and what equal updates
+            give is read from the curves of `quantity`.
+        training: with "curves", the flags of all runs.
+        quantity: with "curves", what is read; the row has it as "validation_QUANTITY".
+        model: the name in `times` of a run's model.
+    """
+
+    times: UpdateTimes
+    seconds: float
+    way: Literal["once", "twice", "curves"] = "once"
+    training: TrainingFlags | None = None
+    quantity: str = ""
+    model: Callable[[str], str] = str
+
+    def pace(self, names: Sequence[str]) -> dict[str, float]:
+        """Seconds of an update of each run."""
+        return {name: self.times.seconds[self.model(name)] for name in names}
 
 
-def updates_within(seconds: float, seconds_per_update: float) -> int:
-    """How many whole updates fit into `seconds`, at least 1."""
-    # (n * s) / s may round to slightly less than n.
-    return max(1, math.floor(seconds / seconds_per_update * (1 + 1e-9)))
+@dataclass(frozen=True)
+class Compared:
+    """The runs of a comparison: after equal updates, and in equal time; and what is missing."""
+
+    updates: Runs
+    time: Runs
+    absent: Mapping[str, str]
 
 
-def curves(
-    runs: Mapping[str, RunFolder],
-    quantity: str,
+def compare(
+    trainings: Trainings,
+    display: Display,
     *,
-    split: str = "eval",
-    over: str = "step",
-    pace: Mapping[str, float] | None = None,
-) -> dict[str, Points]:
-    """The values of `quantity` in each run, over "step" or "seconds".
+    budget: Budget | None = None,
+    publish_to: Path | None = None,
+    train: bool = True,
+) -> str:
+    """Trains what is not trained yet, writes table, picture and figures; returns the table.
 
     Args:
-        pace: by run, what a step is multiplied with, such as the seconds of an update.
+        trainings: what is compared; its folder gets the files.
+        display: what is shown.
+        budget: of time; None for equal updates alone.
+        publish_to: a folder that gets a copy without weights.
+        train: False shows the runs that have ended, and names the others that were begun.
     """
-    scales = dict.fromkeys(runs, 1.0) if pace is None else pace
+    make_folders(trainings.out, publish_to)
+    compared = train_runs(trainings, budget) if train else _find_ended(trainings)
+    rows = read_rows(compared, display, budget)
+    tables = [table_of(display.merge(rows), each, first=display.first) for each in display.tables]
+    absent = [f"{name} ({how_far})" for name, how_far in compared.absent.items()]
+    notes = [display.notes(rows), *([f"Not in the table: {'; '.join(absent)}."] if absent else [])]
+    text = "\n".join([*tables, *notes]).rstrip() + "\n"
+    out = trainings.out
+    _draw(out / "curves.png", compared, display, budget)
+    figures.write_figures(out, display.figures(rows))
+    replace_file(out / "table.md", text.encode())
+    if publish_to is not None:
+        files = [*FILES, *([TIMES] if (out / TIMES).exists() else [])]
+        publish(out, publish_to, files, [*compared.updates.values(), *compared.time.values()])
+    return f"\n{text}\nTable, picture and runs are in {out}."
+
+
+def train_runs(trainings: Trainings, budget: Budget | None) -> Compared:
+    """Makes, resumes or keeps each run."""
+    if budget is None:
+        return Compared(trainings.equal_updates(), {}, {})
+    timed = trainings.within(budget.seconds, budget.pace(trainings.names))
+    if budget.way == "once":
+        runs = timed.equal_updates()
+        return Compared(runs, runs, {})
+    if budget.way == "curves":
+        assert budget.training is not None
+        runs = share_schedule(timed, budget.training).equal_updates("time")
+        return Compared(runs, runs, {})
+    updates = trainings.equal_updates("updates")
+    pairs = zip(trainings.variants, timed.variants, strict=True)
+    time = {
+        x.name: updates[x.name] if x.flags.steps == y.flags.steps else timed.run(y, "time")
+        for x, y in pairs
+    }
+    return Compared(updates, time, {})
+
+
+def _find_ended(trainings: Trainings) -> Compared:
+    runs, absent = trainings.find_complete()
+    if not runs:
+        advice = "train first"
+        raise ValueError(expected(str(trainings.out), "a run that has ended", "none", advice))
+    return Compared(runs, runs, absent)
+
+
+def share_schedule(timed: Trainings, training: TrainingFlags) -> Trainings:
+    """The same updates, by flags with which all curves are of the same training at first.
+
+    They are evaluated after the same updates, with the same rates until the shortest one cools
+    down: a cosine, which falls from the first update on, becomes a trapezoid.
+    """
+    evaluated = with_steps(training, min(each.flags.steps for each in timed.variants))
+    schedule = "trapezoid" if training.schedule == "cosine" else training.schedule
+    shared = replace(evaluated, schedule=schedule, warmup_steps=evaluated.config().warmup)
+    variants = [
+        replace(each, flags=replace(shared, steps=each.flags.steps)) for each in timed.variants
+    ]
+    return replace(timed, variants=variants)
+
+
+def read_rows(compared: Compared, display: Display, budget: Budget | None) -> dict[str, Summary]:
+    """The row of each run."""
+    rows: dict[str, Summary] = {x: display.summarize(run) for x, run in compared.updates.items()}
+    if budget is None:
+        return rows
+    pace = budget.pace(list(rows))
+    rows = {name: {**row, "seconds_per_update": pace[name]} for name, row in rows.items()}
+    if budget.way == "once":
+        return rows
+    time = {name: display.summarize(run) for name, run in compared.time.items()}
+    if budget.way == "curves":
+        points = _read_shared_points(compared.time, budget.quantity)
+        rows = {name: {**row, **points[name]} for name, row in rows.items()}
+    return {name: {**row, "equal_time": time[name]} for name, row in rows.items()}
+
+
+def _read_shared_points(runs: Runs, quantity: str) -> dict[str, Summary]:
+    """What the curves say after the most updates at which all runs are the same training."""
+    updates = _count_shared_updates(runs, quantity)
+    values = {name: dict(curve)[updates] for name, curve in curves(runs, quantity).items()}
     return {
-        name: points(run.metrics(), quantity, split=split, over=over, scale=scales[name])
-        for name, run in runs.items()
+        name: {"steps": updates, "metrics": {f"validation_{quantity}": value}}
+        for name, value in values.items()
     }
 
 
-class UpdateTimes(BaseModel, frozen=True, extra="allow"):
-    """The content of timings.json: what updates cost, and what else was said of them.
+def _count_shared_updates(runs: Runs, quantity: str) -> int:
+    """The most updates at which all runs were evaluated, all with the same rates until then."""
+    rates = [dict(x) for x in curves(runs, "learning_rate", split="train").values()]
+    logged = sorted(set(rates[0]).intersection(*rates))
+    same = itertools.takewhile(lambda step: len({x[step] for x in rates}) == 1, logged)
+    last = max(same, default=0)
+    evaluated = [dict(x).keys() for x in curves(runs, quantity).values()]
+    equal = [step for step in set(evaluated[0]).intersection(*evaluated) if step <= last]
+    if not equal:
+        wanted = "an evaluation of all before their learning rates differ"
+        raise ValueError(expected("the time", wanted, "none", "give more seconds"))
+    return int(max(equal))
 
-    Args:
-        seconds: of an update, by model.
-        rounds: the turns that each model had.
-        environment: versions, device, threads.
-    """
 
-    seconds: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(min_length=1)
-    rounds: int
-    environment: dict[str, Any]
-
-
-def read_times(
-    file: Path,
-    about: Mapping[str, object],
-    names: Collection[str],
-    measure: Callable[[], Mapping[str, object]],
-) -> UpdateTimes:
-    """The content of `file`; if the file does not exist, measures the times and writes it.
-
-    So a comparison that continues after an interruption has the same time budgets as before.
-
-    Args:
-        file: a JSON file.
-        about: what the times depend on, such as the dataset and the preset; JSON values.
-        names: the models that must be in the file.
-        measure: returns the fields of `UpdateTimes`, and more if need be.
-    """
-    if not file.exists():
-        times = UpdateTimes(**{**about, **measure()})  # type: ignore[arg-type]
-        write_json(file, times.model_dump())
-        return times
-    times = read_model(file, UpdateTimes)
-    other = {name: (times.model_extra or {}).get(name) for name in about}
-    if other != dict(about) or not times.seconds.keys() >= set(names):
-        wanted = f"times of {dict(about)}, of {', '.join(names)} together"
-        got = f"times of {other}, of {', '.join(times.seconds)}"
-        raise ValueError(expected(str(file), wanted, got, "choose another --out"))
-    return times
+def _draw(path: Path, compared: Compared, display: Display, budget: Budget | None) -> None:
+    panels = []
+    for curve in display.curves:
+        paced = curve.over == "pace" and budget is not None
+        runs = {
+            name: run
+            for name, run in (compared.time if paced else compared.updates).items()
+            if display.show(name)
+        }
+        pace = budget.pace(list(runs)) if budget is not None and paced else dict.fromkeys(runs, 1.0)
+        scales = {name: curve.scale * value for name, value in pace.items()}
+        over = "step" if paced else curve.over
+        drawn = curves(runs, curve.quantity, split=curve.split, over=over, pace=scales)
+        panels.append(Panel(curve.xlabel, drawn))
+    plot_panels(path, panels, ylabel=display.ylabel, log_scale=display.log_scale)

@@ -1,17 +1,24 @@
-"""What an update of training costs: the seconds and the memory of several models, in turns."""
+"""What an update of training costs: the seconds and the memory of several models, in turns.
+
+`read_times` measures once: a comparison that continues has the same time budgets as before.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import BaseModel, Field
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from linattn_core.errors import expected
 from linattn_lab.memory import peak_memory
+from linattn_lab.store import read_model
 from linattn_lab.timing import time_calls
 from linattn_models.training import (
     Order,
@@ -22,6 +29,7 @@ from linattn_models.training import (
     environment,
     freed_memory_kept,
     make_accelerator,
+    write_json,
 )
 
 _UPDATES_PER_ROUND = 3
@@ -84,3 +92,44 @@ def _seconds_per_update(updater: Updater, first: int, device: torch.device) -> f
     steps = iter(range(first, first + _UPDATES_PER_ROUND))
     times = time_calls(device, lambda: updater.update(next(steps)), _UPDATES_PER_ROUND)
     return sum(times) / _UPDATES_PER_ROUND
+
+
+class UpdateTimes(BaseModel, frozen=True, extra="allow"):
+    """The content of timings.json: what updates cost, and what else was said of them.
+
+    Args:
+        seconds: of an update, by model.
+        rounds: the turns that each model had.
+        environment: versions, device, threads.
+    """
+
+    seconds: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(min_length=1)
+    rounds: int
+    environment: dict[str, Any]
+
+
+def read_times(
+    file: Path,
+    about: Mapping[str, object],
+    names: Collection[str],
+    measure: Callable[[], Mapping[str, object]],
+) -> UpdateTimes:
+    """The content of `file`; if the file does not exist, measures the times and writes it.
+
+    Args:
+        file: a JSON file.
+        about: what the times depend on, such as the dataset and the preset; JSON values.
+        names: the models that must be in the file.
+        measure: returns the fields of `UpdateTimes`, and more if need be.
+    """
+    if not file.exists():
+        times = UpdateTimes(**{**about, **measure()})  # type: ignore[arg-type]
+        write_json(file, times.model_dump())
+        return times
+    times = read_model(file, UpdateTimes)
+    other = {name: (times.model_extra or {}).get(name) for name in about}
+    if other != dict(about) or not times.seconds.keys() >= set(names):
+        wanted = f"times of {dict(about)}, of {', '.join(names)} together"
+        got = f"times of {other}, of {', '.join(times.seconds)}"
+        raise ValueError(expected(str(file), wanted, got, "choose another --out"))
+    return times

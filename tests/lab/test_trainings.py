@@ -9,16 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from linattn_lab.compare import (
-    Comparison,
-    UpdateTimes,
-    Variant,
-    curves,
-    read_times,
-    updates_within,
-    with_steps,
-)
-from linattn_lab.updates import measure_memory, measure_updates
+from linattn_lab.trainings import Trainings, Variant, curves, updates_within, with_steps
+from linattn_lab.updates import UpdateTimes, measure_memory, measure_updates, read_times
 from linattn_models.training import RunFolder, TrainingFlags
 from tests.training.toy import Crash, CrashingData, ToyData, toy_loss, toy_model, toy_run
 
@@ -32,8 +24,8 @@ class Toy:
         self.out, self.trained = out, list[tuple[str, bool]]()
         self.data: ToyData | None = None
 
-    def of(self, *names: str, flags: TrainingFlags = FLAGS, **settings: Any) -> Comparison:
-        return Comparison(self.out, [self.variant(name, flags, settings) for name in names])
+    def of(self, *names: str, flags: TrainingFlags = FLAGS, **settings: Any) -> Trainings:
+        return Trainings(self.out, [self.variant(name, flags, settings) for name in names])
 
     def variant(self, name: str, flags: TrainingFlags, settings: dict[str, Any]) -> Variant:
         def train(flags: TrainingFlags, out: Path, resume: bool) -> object:
@@ -62,7 +54,7 @@ def test_a_run_is_made_then_resumed_if_it_lost_its_end_then_kept(toy: Toy) -> No
 
 def test_a_summary_that_the_application_did_not_complete_is_made_again(toy: Toy) -> None:
     toy.of("a").equal_updates("folder")
-    untested = Comparison(toy.out, toy.of("a").variants, lambda summary: "tested" in summary)
+    untested = Trainings(toy.out, toy.of("a").variants, lambda summary: "tested" in summary)
     untested.equal_updates("folder")
     assert toy.trained == [("a", False), ("a", True)]
 
