@@ -16,7 +16,6 @@ from linattn_models.attention import (
     Attention,
     Linear,
     LinearAttention,
-    LinearHeads,
     LinearMixer,
     Mixer,
     SoftmaxMixer,
@@ -154,8 +153,8 @@ class Block(nn.Module):
             wanted = f"that of one of {', '.join(map(repr, ACTIVATIONS))}"
             raise CannotCompile(expected("the activation of a block", wanted, self.activation))
         qkv, out = self.mixer.describe()
-        heads = cast(LinearHeads, self.mixer)
-        decay, log_gamma = heads.decay, getattr(heads, "log_gamma", None)
+        mixer = cast(LinearMixer, self.mixer)
+        decay, log_gamma = mixer.decay, mixer.log_gamma
         if decay is not None and decay.bounds is not None:
             wanted, advice = "none for a compiled block", "decode eagerly"
             raise CannotCompile(expected("decay_range", wanted, decay.bounds, advice))
@@ -175,7 +174,7 @@ class Block(nn.Module):
 
     def settings(self) -> dict[str, Any]:
         """The settings for a `DecoderDescription`; only for a block that `describe` accepts."""
-        mixer = cast(LinearHeads, self.mixer)
+        mixer = cast(LinearMixer, self.mixer)
         return {
             "num_heads": mixer.num_heads,
             "num_kv_heads": mixer.num_kv_heads,
@@ -185,7 +184,7 @@ class Block(nn.Module):
             "activation": _DESCRIBED[self.activation],
             "norm_first": self.norm_first,
             "rotary_base": BASE if self.rotary else None,
-            "window_size": getattr(mixer, "window_size", 0),
+            "window_size": mixer.window_size,
         }
 
     def _initialize(self, config: TransformerConfig) -> None:

@@ -75,8 +75,10 @@ def _check_divisible(
             wanted = "a model of tokens, or layers"
             advice = "the loss aligns whole utterances, so divide the batch instead"
             raise ValueError(expected("ContextParallel", wanted, type(part).__name__, advice))
-        if isinstance(part, Mixer) and (not isinstance(part, LinearMixer) or part.causal_block > 1):
+        if isinstance(part, Mixer) and not _has_sums_alone(part):
             got = type(part).__name__
+            if isinstance(part, LinearMixer) and part.window_size:
+                got += f" with window_size {part.window_size}"
             if part.causal_block > 1:
                 got += f" with causal_block {part.causal_block}"
             raise ValueError(expected("ContextParallel", "linear attention", got, _ADVICE))
@@ -91,6 +93,11 @@ def _check_divisible(
     if not layers:
         kinds = ", ".join(sorted({type(x).__name__ for x in parts})) or "none"
         raise ValueError(expected("ContextParallel", "a module with linear attention", kinds))
+
+
+def _has_sums_alone(mixer: Mixer) -> bool:
+    """Whether a position needs of all before it no more than their sums."""
+    return isinstance(mixer, LinearMixer) and not mixer.window_size and mixer.causal_block == 1
 
 
 def sum_gradients(model: nn.Module, mesh: DeviceMesh) -> None:

@@ -14,7 +14,7 @@ from linattn_core.autocast import autocast_dtype
 from linattn_core.decoder_spec import CannotCompile, DecoderDescription
 from linattn_core.errors import expected
 from linattn_models import description
-from linattn_models.attention import Linear
+from linattn_models.attention import Attention, Linear
 from linattn_models.attention.rotary import Rotation, rotation_at
 from linattn_models.block import Block, build_norm
 from linattn_models.config import TransformerConfig
@@ -145,7 +145,7 @@ class Transformer(nn.Module):
             ValueError: a model that is not causal, softmax without `max_length`, or attention that
                 cannot step (LSH, softmax with a `past_size`).
         """
-        self._check_causal("have a state")
+        self._check_steps("have a state")
         batch = at_least("batch", batch, 1)
         if max_length is not None:
             max_length = at_least("max_length", max_length, 1)
@@ -222,7 +222,7 @@ class Transformer(nn.Module):
         last_only: bool,
     ) -> tuple[Tensor, Packing | None, DecodingState]:
         """The outputs, how they are packed (None: whole rows), and the state."""
-        self._check_causal("prefill")
+        self._check_steps("prefill")
         self.check_hooks()
         check_vector_sequences(x, self.config.embed_dim)
         batch, length = x.shape[:2]
@@ -270,7 +270,7 @@ class Transformer(nn.Module):
 
         Cost: for linear attention the same at every position, for softmax O(position).
         """
-        self._check_causal("step")
+        self._check_steps("step")
         self._check_single("step")
         self.check_hooks()
         check_vectors(x, self.config.embed_dim)
@@ -416,12 +416,15 @@ class Transformer(nn.Module):
                 "a position sees its block whole, so call prefill(x, state=state) on whole blocks."
             )
 
-    def _check_causal(self, what: str) -> None:
+    def _check_steps(self, what: str) -> None:
         if not self.config.is_causal:
             raise ValueError(
                 f"A transformer that is not causal cannot {what}, because each of its outputs "
                 "depends on all inputs; build it with is_causal=True."
             )
+        reason = cast(Attention, self.config.attention).cannot_step
+        if reason:
+            raise ValueError(reason)
 
 
 def _compute_dtype(weight: Tensor) -> torch.dtype:

@@ -7,10 +7,9 @@ from typing import Any
 from linattn_models.attention.base import Mixer
 from linattn_models.attention.config import Attention, Linear, Lsh, Softmax, attention_config
 from linattn_models.attention.layer import LinearAttention
-from linattn_models.attention.linear import LinearHeads, LinearMixer
+from linattn_models.attention.linear import LinearMixer
 from linattn_models.attention.lsh import LshMixer, draw_rotations, lsh_attention
 from linattn_models.attention.softmax import SoftmaxMixer
-from linattn_models.attention.windowed import WindowedMixer
 
 _MIXERS: dict[type[Attention], type[Mixer]] = {
     Linear: LinearMixer,
@@ -21,23 +20,21 @@ _MIXERS: dict[type[Attention], type[Mixer]] = {
 
 def build_mixer(attention: Attention, num_heads: int, head_dim: int, **settings: Any) -> Mixer:
     """The attention layer of a configuration; the settings are those of `Mixer`."""
-    windowed = isinstance(attention, Linear) and attention.window_size
-    kind = WindowedMixer if windowed else _MIXERS[type(attention)]
-    return kind(attention, num_heads, head_dim, **settings)
+    kind: Any = _MIXERS[type(attention)]
+    mixer: Mixer = kind(attention, num_heads, head_dim, **settings)
+    return mixer
 
 
 __all__ = [
     "Attention",
     "Linear",
     "LinearAttention",
-    "LinearHeads",
     "LinearMixer",
     "Lsh",
     "LshMixer",
     "Mixer",
     "Softmax",
     "SoftmaxMixer",
-    "WindowedMixer",
     "attention_config",
     "build_mixer",
     "draw_rotations",

@@ -1,29 +1,35 @@
-"""What all kinds of attention share: `forward`, `prefill` and `step`."""
+"""What all kinds of attention share: projections, `forward`, `prefill` and `step`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from linattn_core.decoder_spec import Affine, CannotCompile
-from linattn_models.attention.projections import Projections, resolve_kv_heads
+from linattn_models.attention.projections import join_heads, resolve_kv_heads, split_heads
 from linattn_models.attention.rotary import Rotation
 from linattn_models.packing import Packing, last_of
 from linattn_models.state import Cursor, LayerState
 
 
-class Mixer(Projections):
+class Mixer(nn.Module):
     """Multi-head attention from (B, N, E) to (B, N, E); a subclass says how heads attend.
 
-    A subclass implements `attend`. A subclass that can step also implements `initial_state`,
-    `attend_and_keep` and `attend_next`. These take the projections of x: query (B, H, N, D), key
-    and value (B, H_kv, N, D).
+    A subclass has `attend`: (query, key, value, lengths, mask) -> (B, H, N, D). One that can step
+    also has
+
+        initial_state    (batch, max_length, device, dtype) -> the state before the first position
+        attend_and_keep  (query, key, value, lengths, max_length, state, cursor) -> as `attend`, and
+                         the next state
+        attend_next      (query, key, value, (B, H, D) each, state, cursor) -> (B, H, D), and the
+                         next state
+
+    Queries are (B, H, N, D), keys and values (B, H_kv, N, D). A `Transformer` calls those of the
+    second kind only where the configuration's `cannot_step` is empty.
 
     Args:
-        attention: the configuration; each subclass has its own type.
         num_heads, head_dim: H and D; E = H D.
         is_causal: whether position i sees only positions up to i.
         num_kv_heads: H_kv, a divisor of H; None for H.
@@ -31,16 +37,21 @@ class Mixer(Projections):
         bias: whether the projections have biases.
 
     Attributes:
+        qkv: torch.nn.Linear to the projections, concatenated.
+        out: torch.nn.Linear with H D inputs.
         spread: standard deviation of the initial queries and keys, for normalized inputs.
         projections: 3 for queries, keys and values; 2 where queries and keys share a projection.
     """
 
     spread = 1.0
     projections = 3
+    attend: Callable[..., Tensor]
+    initial_state: Callable[..., LayerState]
+    attend_and_keep: Callable[..., tuple[Tensor, LayerState]]
+    attend_next: Callable[..., tuple[Tensor, LayerState]]
 
     def __init__(
         self,
-        attention: Any,
         num_heads: int,
         head_dim: int,
         is_causal: bool,
@@ -48,12 +59,31 @@ class Mixer(Projections):
         causal_block: int = 1,
         bias: bool = True,
     ) -> None:
-        kv_heads = resolve_kv_heads(num_heads, num_kv_heads)
-        heads = [num_heads, *[kv_heads] * (self.projections - 1)]
-        super().__init__(num_heads * head_dim, heads, head_dim, bias)
+        super().__init__()
+        self.num_heads = num_heads
+        self.num_kv_heads = resolve_kv_heads(num_heads, num_kv_heads)
+        self.head_dim = head_dim
+        self.heads = (num_heads, *[self.num_kv_heads] * (self.projections - 1))
+        embed_dim = num_heads * head_dim
+        self.qkv = nn.Linear(embed_dim, sum(self.heads) * head_dim, bias=bias)
+        self.out = nn.Linear(embed_dim, embed_dim, bias=bias)
         self.is_causal = is_causal
         self.causal_block = causal_block
-        self._cannot_step: str = attention.cannot_step
+
+    @property
+    def num_compared(self) -> int:
+        """Outputs of `qkv` that are queries or keys; those after them are values."""
+        return sum(self.heads[:-1]) * self.head_dim
+
+    def project(self, x: Tensor, rotation: Rotation | None = None) -> tuple[Tensor, ...]:
+        """The projections of x (B, N, E), (B, H or H_kv, N, D) each; a rotation turns all but V."""
+        parts = split_heads(self.qkv(x), self.heads, self.head_dim, rotation)
+        return tuple(part.transpose(1, 2) for part in parts)
+
+    def join(self, heads: Tensor) -> Tensor:
+        """(B, H, N, D) -> (B, N, E)."""
+        joined: Tensor = self.out(join_heads(heads))
+        return joined
 
     def forward(
         self,
@@ -101,20 +131,9 @@ class Mixer(Projections):
         self, x: Tensor, state: LayerState, cursor: Cursor, rotation: Rotation | None = None
     ) -> tuple[Tensor, LayerState]:
         """One more position: (B, E) -> (B, E), and the next state."""
-        heads, state = self.attend_next(*self.project_next(x, rotation), state, cursor)
+        projected = split_heads(self.qkv(x), self.heads, self.head_dim, rotation)
+        heads, state = self.attend_next(*projected, state, cursor)
         return self.out(heads.flatten(1)), state
-
-    def attend(self, *args: Any, **kwargs: Any) -> Tensor:
-        """(query, key, value, lengths, mask) -> (B, H, N, D)."""
-        raise NotImplementedError
-
-    def initial_state(self, *args: Any, **kwargs: Any) -> LayerState:
-        """(batch, max_length, device, dtype) -> the state before the first position."""
-        raise ValueError(self._cannot_step)
-
-    def attend_and_keep(self, *args: Any, **kwargs: Any) -> tuple[Tensor, LayerState]:
-        """(query, key, value, lengths, max_length, state, cursor) -> as `attend`, and the state."""
-        raise ValueError(self._cannot_step)
 
     def attend_packed(
         self,
@@ -128,10 +147,6 @@ class Mixer(Projections):
         padded = (packing.unpack(part.transpose(1, 2)).transpose(1, 2) for part in projected)
         heads, state = self.attend_and_keep(*padded, packing.lengths, max_length, state, cursor)
         return packing.pack(heads.transpose(1, 2)).transpose(1, 2), state
-
-    def attend_next(self, *args: Any, **kwargs: Any) -> tuple[Tensor, LayerState]:
-        """(query, key, value, (B, H, D) each, state, cursor) -> (B, H, D), and the next state."""
-        raise ValueError(self._cannot_step)
 
     def describe(self) -> tuple[Affine, Affine]:
         """The two projections, `qkv` and `out`, for a backend that compiles whole steps."""

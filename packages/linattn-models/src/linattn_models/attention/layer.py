@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from linattn_core import FeatureMap, LinearAttentionState
 from linattn_core.errors import expected, near
-from linattn_models.attention.linear import LinearHeads
-from linattn_models.attention.projections import resolve_kv_heads
+from linattn_models.attention.decay import Decay
+from linattn_models.attention.linear import (
+    attend_in_parts,
+    build_feature_map,
+    spread_for,
+    step_in_place,
+    zero_sums,
+)
+from linattn_models.attention.projections import join_heads, resolve_kv_heads, split_heads
+from linattn_models.description import is_plain
 from linattn_models.initialization import spread_queries_and_keys
 from linattn_models.precision import device_of, dtype_of
 from linattn_models.validation import at_least, check_vectors, in_range
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 # What takes the place of arguments of torch.nn.MultiheadAttention.
 _WEIGHTS = "leave it out: weights are never formed, and the result is the output alone"
@@ -25,7 +37,7 @@ _INSTEAD = {
 }
 
 
-class LinearAttention(LinearHeads):
+class LinearAttention(nn.Module):
     """Multi-head linear attention, batch first: (B, N, E) -> (B, N, E) in O(N).
 
         out_i = phi(q_i)^T S_i / (phi(q_i)^T z_i + eps)        (equations 4 to 12 of the paper)
@@ -74,10 +86,19 @@ class LinearAttention(LinearHeads):
         in_range("eps", eps, 0.0, float("inf"))
         kv_heads = resolve_kv_heads(num_heads, num_kv_heads)
         dim = _head_dim(embed_dim, num_heads, head_dim)
-        super().__init__(embed_dim, (num_heads, kv_heads, kv_heads), dim, bias)
-        self.embed_dim = embed_dim
-        self.add_features(feature_map, feature_map_options or {}, decay, eps)
-        spread_queries_and_keys(self.qkv.weight[: self.num_compared], self.spread)
+        super().__init__()
+        self.embed_dim, self.num_heads, self.num_kv_heads = embed_dim, num_heads, kv_heads
+        self.head_dim, self.heads = dim, (num_heads, kv_heads, kv_heads)
+        self.qkv = nn.Linear(embed_dim, sum(self.heads) * dim, bias=bias)
+        self.out = nn.Linear(num_heads * dim, embed_dim, bias=bias)
+        options = feature_map_options or {}
+        self.feature_map = build_feature_map(feature_map, options, num_heads, kv_heads, dim)
+        self.decay = None if decay is None else Decay(decay, kv_heads)
+        self.eps = eps
+        self.backend = "auto"
+        self.mesh: DeviceMesh | None = None  # set by ContextParallel
+        compared = self.qkv.weight[: (num_heads + kv_heads) * dim]
+        spread_queries_and_keys(compared, spread_for(self.feature_map))
 
     def forward(
         self,
@@ -115,7 +136,8 @@ class LinearAttention(LinearHeads):
         """
         if unknown:
             raise _unknown_argument(next(iter(unknown)))
-        heads = self.attend_in_parts(
+        heads = attend_in_parts(
+            self,
             *self._project(query, key, value),
             is_causal=is_causal,
             attn_mask=attn_mask,
@@ -124,8 +146,8 @@ class LinearAttention(LinearHeads):
             return_state=return_state,
         )
         if not return_state:
-            return self.join(heads)
-        return self.join(heads[0]), heads[1]
+            return self._join(heads)
+        return self._join(heads[0]), heads[1]
 
     def sums(
         self, memory: Tensor, key_lengths: Tensor | None = None, attn_mask: Tensor | None = None
@@ -145,7 +167,7 @@ class LinearAttention(LinearHeads):
     def initial_state(self, batch: int) -> LinearAttentionState:
         """The state before the first position, for the device and dtype of the weights."""
         batch = at_least("batch", batch, 1)
-        return self.zero_state(batch, device_of(self.out), dtype_of(self.out))
+        return zero_sums(self, batch, device_of(self.out), dtype_of(self.out))
 
     def step(self, x: Tensor, state: LinearAttentionState) -> tuple[Tensor, LinearAttentionState]:
         """One position of causal self-attention (equations 16 to 20 of the paper).
@@ -164,8 +186,8 @@ class LinearAttention(LinearHeads):
         Cost: the same at every position.
         """
         check_vectors(x, self.embed_dim)
-        query, key, value = self.project_next(x)
-        heads, state = self.step_heads(query, key, value, state)
+        query, key, value = split_heads(self.qkv(x), self.heads, self.head_dim)
+        heads, state = step_in_place(self, query, key, value, state)
         return self.out(heads.flatten(1)), state
 
     def extra_repr(self) -> str:
@@ -184,10 +206,30 @@ class LinearAttention(LinearHeads):
                 shape = f"shape (batch, length, {self.embed_dim})"
                 raise ValueError(expected(name, shape, tuple(x.shape)))
         if (key is None or key is query) and (value is None or value is query):
-            return self.project(query)
+            return self._project_all(query)
         key = query if key is None else key
         value = key if value is None else value
-        return tuple(self.project_one(x, index) for index, x in enumerate((query, key, value)))
+        return tuple(self._project_one(x, index) for index, x in enumerate((query, key, value)))
+
+    def _project_all(self, x: Tensor) -> tuple[Tensor, ...]:
+        """x (B, N, E) -> query (B, H, N, D), key and value (B, H_kv, N, D)."""
+        parts = split_heads(self.qkv(x), self.heads, self.head_dim)
+        return tuple(part.transpose(1, 2) for part in parts)
+
+    def _project_one(self, x: Tensor, index: int) -> Tensor:
+        """Only the projection `index` of x (B, N, E), 0 for queries: (B, heads, N, D)."""
+        if not is_plain(self.qkv, nn.Linear):  # adapters such as LoRA add to the weight's product
+            return self._project_all(x)[index]
+        start, heads = sum(self.heads[:index]) * self.head_dim, self.heads[index]
+        rows = slice(start, start + heads * self.head_dim)
+        bias = None if self.qkv.bias is None else self.qkv.bias[rows]
+        projected = F.linear(x, self.qkv.weight[rows], bias)
+        return split_heads(projected, (heads,), self.head_dim)[0].transpose(1, 2)
+
+    def _join(self, heads: Tensor) -> Tensor:
+        """(B, H, N, D) -> (B, N, E)."""
+        joined: Tensor = self.out(join_heads(heads))
+        return joined
 
 
 def _head_dim(embed_dim: int, num_heads: int, head_dim: int | None) -> int:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from linattn_core import (
     FeatureMap,
@@ -29,120 +29,155 @@ from linattn_models.attention.blocks import (
 )
 from linattn_models.attention.config import Linear
 from linattn_models.attention.decay import Decay
-from linattn_models.attention.projections import Projections
+from linattn_models.attention.windowed import Window
 from linattn_models.packing import Packing, past_lengths
-from linattn_models.state import Cursor, LayerState
+from linattn_models.state import Cursor, LayerState, WindowCache
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
-class LinearHeads(Projections):
-    """Heads that attend by phi(q)^T S / (phi(q)^T z + eps).
+class LinearLayer(Protocol):
+    """What `operator_settings` and `attend_in_parts` read of a layer.
 
     Attributes:
         feature_map: a submodule, so that random or learned features are saved with the model.
         decay: the decay of each head, or None.
         eps: added to the denominator.
-        spread: standard deviation of the initial queries and keys, for normalized inputs.
         backend: the backend of the operator, "auto" or one of `linattn_core.backends()`. It may be
             set at any time and is not saved with the model. A model with another backend than
             "auto" is not compiled for decoding.
         mesh: set by `ContextParallel`: the ranks that each hold a part of the length.
     """
 
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
     feature_map: FeatureMap
     decay: Decay | None
     eps: float
     backend: str
-    mesh: DeviceMesh | None = None
-
-    def add_features(
-        self,
-        feature_map: str | FeatureMap,
-        options: Any,
-        decay: str | None,
-        eps: float,
-        decay_range: tuple[float, float] | None = None,
-    ) -> None:
-        """Makes the feature map and the decay; called once, after the projections are made."""
-        self.feature_map = get_feature_map(feature_map, self.head_dim, **dict(options))
-        _check_heads(self.feature_map, self.num_heads, self.num_kv_heads)
-        self.decay = None if decay is None else Decay(decay, self.num_kv_heads, decay_range)
-        self.eps = eps
-        self.backend = "auto"
-        # elu + 1 and relu bend at 0, so their inputs have to lie well on both sides of it.
-        self.spread = 1.0 if self.feature_map.pointwise is None else 2.0
-
-    def zero_state(
-        self, batch: int, device: torch.device, dtype: torch.dtype
-    ) -> LinearAttentionState:
-        """S = 0 and z = 0, a state for sequences of any length."""
-        features = self.feature_map.feature_dim(self.head_dim)
-        return LinearAttentionState.zeros(
-            batch, self.num_kv_heads, features, self.head_dim, dtype=dtype, device=device
-        )
-
-    def attend_in_parts(self, *tensors: Tensor, **options: Any) -> Any:
-        """`linear_attention` with the settings of the layer, over all ranks of its mesh."""
-        options |= self.settings()
-        if self.mesh is None:
-            return linear_attention(*tensors, **options)
-        from linattn_core.distributed import context_parallel_attention
-
-        return context_parallel_attention(*tensors, mesh=self.mesh, **options)
-
-    def settings(self) -> dict[str, Any]:
-        """The arguments that are the same in every call of the operator and of its step."""
-        return {
-            "feature_map": self.feature_map,
-            "log_decay": None if self.decay is None else self.decay(),
-            "enable_gqa": self.num_kv_heads != self.num_heads,
-            "eps": self.eps,
-            "backend": self.backend,
-        }
-
-    def describe_projections(self) -> tuple[Affine, Affine]:
-        """`qkv` and `out`; refuses a backend and a feature map that no decoder compiles."""
-        if self.backend != "auto":
-            advice = "pass the backend to compile_decoder instead"
-            raise CannotCompile(expected("the layer's backend", "'auto'", self.backend, advice))
-        if self.feature_map.pointwise is None:
-            wanted = "one of each number alone: 'elu', 'relu' or 'identity'"
-            kind = type(self.feature_map).__name__
-            raise CannotCompile(expected("the feature map", wanted, kind, "decode eagerly"))
-        return description.affine(self.qkv), description.affine(self.out)
-
-    def step_heads(
-        self, query: Tensor, key: Tensor, value: Tensor, state: LinearAttentionState
-    ) -> tuple[Tensor, LinearAttentionState]:
-        """One position, (B, H, D) -> (B, H, D); updates the state in place without gradients."""
-        inplace = not torch.is_grad_enabled()
-        return linear_attention_step(query, key, value, state, inplace=inplace, **self.settings())
+    mesh: DeviceMesh | None
 
 
-class LinearMixer(LinearHeads, Mixer):
+def build_feature_map(
+    feature_map: str | FeatureMap,
+    options: Mapping[str, Any],
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+) -> FeatureMap:
+    """phi of a layer; refuses a map with weights for other heads than those of queries and keys."""
+    phi = get_feature_map(feature_map, head_dim, **options)
+    if not isinstance(phi, Hedgehog) or phi.query_weight.ndim == 2:
+        return phi
+    heads = phi.query_weight.shape[0]
+    if heads == num_heads == num_kv_heads:
+        return phi
+    wanted = f"weights for each of {num_heads} heads, or shared ones"
+    if num_heads != num_kv_heads:
+        wanted = f"shared weights beside num_kv_heads {num_kv_heads} of {num_heads} heads"
+    advice = "leave out its option num_heads"
+    raise ValueError(expected("the Hedgehog map", wanted, f"weights for {heads} heads", advice))
+
+
+def spread_for(feature_map: FeatureMap) -> float:
+    """The standard deviation of the initial queries and keys, for normalized inputs."""
+    # elu + 1 and relu bend at 0, so their inputs have to lie well on both sides of it.
+    return 1.0 if feature_map.pointwise is None else 2.0
+
+
+def operator_settings(layer: LinearLayer) -> dict[str, Any]:
+    """The arguments that are the same in every call of the operator and of its step."""
+    return {
+        "feature_map": layer.feature_map,
+        "log_decay": None if layer.decay is None else layer.decay(),
+        "enable_gqa": layer.num_kv_heads != layer.num_heads,
+        "eps": layer.eps,
+        "backend": layer.backend,
+    }
+
+
+def attend_in_parts(layer: LinearLayer, *tensors: Tensor, **options: Any) -> Any:
+    """`linear_attention` with the settings of the layer, over all ranks of its mesh."""
+    options |= operator_settings(layer)
+    if layer.mesh is None:
+        return linear_attention(*tensors, **options)
+    from linattn_core.distributed import context_parallel_attention
+
+    return context_parallel_attention(*tensors, mesh=layer.mesh, **options)
+
+
+def zero_sums(
+    layer: LinearLayer, batch: int, device: torch.device, dtype: torch.dtype
+) -> LinearAttentionState:
+    """S = 0 and z = 0, a state for sequences of any length."""
+    features = layer.feature_map.feature_dim(layer.head_dim)
+    return LinearAttentionState.zeros(
+        batch, layer.num_kv_heads, features, layer.head_dim, dtype=dtype, device=device
+    )
+
+
+def step_in_place(
+    layer: LinearLayer, query: Tensor, key: Tensor, value: Tensor, state: LinearAttentionState
+) -> tuple[Tensor, LinearAttentionState]:
+    """One position, (B, H, D) -> (B, H, D); updates the state in place without gradients."""
+    inplace = not torch.is_grad_enabled()
+    settings = operator_settings(layer)
+    return linear_attention_step(query, key, value, state, inplace=inplace, **settings)
+
+
+class LinearMixer(Mixer):
     """Heads attend by phi(q)^T S / (phi(q)^T z + eps) (equations 4 to 12, 16 to 20 of the paper).
+
+    With a window, they read the last keys by softmax, and linearly those before; see `Linear`.
 
     With `causal_block`, the queries of a block read the sums over it and all blocks before it. With
     a decay too, the sums are multiplied once for each block, by the factor to the power of its
     positions, and none of a block's own keys counts less.
+
+    Attributes:
+        feature_map, decay, eps, backend, mesh: as for `LinearLayer`.
+        window_size: w; 0 without a window.
+        log_gamma: (H,), the trained weight of linear attention beside a window; else None.
     """
+
+    mesh: DeviceMesh | None = None
 
     def __init__(
         self, attention: Linear, num_heads: int, head_dim: int, is_causal: bool, **settings: Any
     ) -> None:
-        Mixer.__init__(self, attention, num_heads, head_dim, is_causal, **settings)
-        options = attention.feature_map_options
-        self.add_features(
-            attention.feature_map, options, attention.decay, attention.eps, attention.decay_range
-        )
+        super().__init__(num_heads, head_dim, is_causal, **settings)
+        self.feature_map = build_feature_map(
+            attention.feature_map, dict(attention.feature_map_options),
+            num_heads, self.num_kv_heads, head_dim,
+        )  # fmt: skip
+        self.decay: Decay | None = None
+        if attention.decay is not None:
+            self.decay = Decay(attention.decay, self.num_kv_heads, attention.decay_range)
+        self.eps = attention.eps
+        self.backend = "auto"
+        self.window_size = attention.window_size
+        self.log_gamma: nn.Parameter | None = None
+        self.spread = spread_for(self.feature_map)
+        if not self.window_size:
+            return
+        if self.feature_map.scales_queries:  # one normalizer cannot undo a factor of each query
+            wanted = "a map without a factor of each query beside a window"
+            got, advice = repr(attention.feature_map), "pass window_size=0"
+            raise ValueError(expected("feature_map", wanted, got, advice))
+        self.log_gamma = nn.Parameter(torch.zeros(num_heads))
+        self.spread = 1.0  # that of softmax, whose scores grow with it
 
     def initial_state(
         self, batch: int, max_length: int | None, device: torch.device, dtype: torch.dtype
     ) -> LayerState:
-        """S = 0 and z = 0, a state for sequences of any length."""
-        return self.zero_state(batch, device, dtype)
+        """S = 0 and z = 0, a state for sequences of any length; with a window, an empty one too."""
+        if not self.window_size:
+            return zero_sums(self, batch, device, dtype)
+        features = self.feature_map.feature_dim(self.head_dim)
+        sizes = (batch, self.num_kv_heads, self.window_size, features, self.head_dim)
+        return WindowCache.zeros(*sizes, dtype=dtype, device=device)
 
     def attend(
         self,
@@ -157,11 +192,13 @@ class LinearMixer(LinearHeads, Mixer):
 
         With `causal_block`, blocks of another size than the configuration's.
         """
+        if self.window_size:
+            return self._window().attend(query, key, value, mask)
         block = self.causal_block if causal_block is None else causal_block
         if block > 1:
             return self._attend_blocks(query, key, value, block, lengths, None, mask)[0]
-        out: Tensor = self.attend_in_parts(
-            query, key, value, is_causal=self.is_causal, key_lengths=lengths, attn_mask=mask
+        out: Tensor = attend_in_parts(
+            self, query, key, value, is_causal=self.is_causal, key_lengths=lengths, attn_mask=mask
         )
         return out
 
@@ -176,6 +213,8 @@ class LinearMixer(LinearHeads, Mixer):
         cursor: Cursor,
     ) -> tuple[Tensor, LayerState]:
         """As `attend`, starting from a state or None; also the state after each row's keys."""
+        if self.window_size:
+            return self._window().attend_and_keep(query, key, value, lengths, state, cursor)
         sums = cast(LinearAttentionState | None, state)
         if self.causal_block > 1:
             return self._attend_blocks(query, key, value, self.causal_block, lengths, sums)
@@ -187,7 +226,7 @@ class LinearMixer(LinearHeads, Mixer):
             key_lengths=lengths,
             initial_state=sums,
             return_state=True,
-            **self.settings(),
+            **operator_settings(self),
         )
 
     def attend_packed(
@@ -198,8 +237,8 @@ class LinearMixer(LinearHeads, Mixer):
         state: LayerState | None,
         cursor: Cursor,
     ) -> tuple[Tensor, LayerState]:
-        """As `attend_and_keep` for packed rows, (1, H, T, D); with `causal_block`, padded ones."""
-        if self.causal_block > 1:
+        """As `attend_and_keep` for packed rows, (1, H, T, D); blocks and windows are padded."""
+        if self.causal_block > 1 or self.window_size:
             return super().attend_packed(projected, packing, max_length, state, cursor)
         query, key, value = projected
         return linear_attention(
@@ -210,19 +249,28 @@ class LinearMixer(LinearHeads, Mixer):
             cu_seqlens=packing.cu_seqlens,
             initial_state=cast(LinearAttentionState | None, state),
             return_state=True,
-            **self.settings(),
+            **operator_settings(self),
         )
 
     def attend_next(
         self, query: Tensor, key: Tensor, value: Tensor, state: LayerState, cursor: Cursor
     ) -> tuple[Tensor, LayerState]:
         """Adds one key to the sums and reads them, at the same cost for every position."""
-        return self.step_heads(query, key, value, cast(LinearAttentionState, state))
+        if self.window_size:
+            return self._window().attend_next(query, key, value, state, cursor)
+        return step_in_place(self, query, key, value, cast(LinearAttentionState, state))
 
     def describe(self) -> tuple[Affine, Affine]:
         """The two projections, `qkv` and `out`, for a backend that compiles whole steps."""
         description.require(self, LinearMixer)
-        return self.describe_projections()
+        if self.backend != "auto":
+            advice = "pass the backend to compile_decoder instead"
+            raise CannotCompile(expected("the layer's backend", "'auto'", self.backend, advice))
+        if self.feature_map.pointwise is None:
+            wanted = "one of each number alone: 'elu', 'relu' or 'identity'"
+            kind = type(self.feature_map).__name__
+            raise CannotCompile(expected("the feature map", wanted, kind, "decode eagerly"))
+        return description.affine(self.qkv), description.affine(self.out)
 
     def block_shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The shapes of what `attend_block` knows of a sequence: S and z."""
@@ -248,7 +296,7 @@ class LinearMixer(LinearHeads, Mixer):
         if self.decay is not None:
             count = key.shape[2] if lengths is None else lengths[:, None]
             state = decay_state(state, (count * self.decay()).exp().to(state.z.dtype))
-        settings = self.settings() | {"log_decay": None}
+        settings = operator_settings(self) | {"log_decay": None}
         return linear_attention(
             query,
             key,
@@ -277,7 +325,7 @@ class LinearMixer(LinearHeads, Mixer):
             seen = split_blocks(mask[:, None, :, None], block)[:, 0, :, 0]
             counts = (seen & ~past_lengths(own.flatten(), block)).sum(1).view_as(own)
         query, key, value = (split_blocks(x, block) for x in (query, key, value))
-        settings = self.settings() | {"log_decay": None}
+        settings = operator_settings(self) | {"log_decay": None}
         padded = lengths is not None or own.shape[1] * block != length
         _, sums = linear_attention(
             query[:, :, :0],
@@ -298,16 +346,6 @@ class LinearMixer(LinearHeads, Mixer):
         final = LinearAttentionState(running.s[:, -1], running.z[:, -1])
         return join_blocks(out, batch, length), final
 
-
-def _check_heads(feature_map: FeatureMap, num_heads: int, num_kv_heads: int) -> None:
-    """Refuses a map with weights for each head where queries or keys have other heads."""
-    if not isinstance(feature_map, Hedgehog) or feature_map.query_weight.ndim == 2:
-        return
-    heads = feature_map.query_weight.shape[0]
-    if heads == num_heads == num_kv_heads:
-        return
-    wanted = f"weights for each of {num_heads} heads, or shared ones"
-    if num_heads != num_kv_heads:
-        wanted = f"shared weights beside num_kv_heads {num_kv_heads} of {num_heads} heads"
-    advice = "leave out its option num_heads"
-    raise ValueError(expected("the Hedgehog map", wanted, f"weights for {heads} heads", advice))
+    def _window(self) -> Window:
+        assert self.log_gamma is not None, "a layer with a window has its weight"
+        return Window(self.window_size, self.feature_map, self.log_gamma, self.backend)

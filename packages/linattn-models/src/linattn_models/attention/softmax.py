@@ -23,16 +23,16 @@ class SoftmaxMixer(Mixer):
     cache that is allocated once, and a step reads those up to its own position.
     """
 
-    def __init__(self, attention: Softmax, *args: Any, **kwargs: Any) -> None:
-        super().__init__(attention, *args, **kwargs)
+    def __init__(
+        self, attention: Softmax, num_heads: int, head_dim: int, is_causal: bool, **settings: Any
+    ) -> None:
+        super().__init__(num_heads, head_dim, is_causal, **settings)
         self.past_size = attention.past_size
 
     def initial_state(
         self, batch: int, max_length: int | None, device: torch.device, dtype: torch.dtype
     ) -> LayerState:
         """An empty cache for `max_length` positions."""
-        if self.past_size:
-            raise ValueError(self._cannot_step)
         if max_length is None:
             advice = "a softmax cache is allocated for the longest sequence"
             raise ValueError(expected("max_length", "a number of positions", None, advice))

@@ -29,7 +29,7 @@ class LshMixer(Mixer):
     def __init__(
         self, attention: Lsh, num_heads: int, head_dim: int, is_causal: bool, **settings: Any
     ) -> None:
-        super().__init__(attention, num_heads, head_dim, is_causal, **settings)
+        super().__init__(num_heads, head_dim, is_causal, **settings)
         self.chunk = attention.chunk
         rotations = draw_rotations(attention.rounds, num_heads, head_dim, attention.buckets)
         self.register_buffer("rotations", rotations)
