@@ -26,6 +26,7 @@ LEADING = "The picture shows only the first comparison with each method; the tab
 CURVES = {
     "crossover": "How many times as fast linear attention is as softmax attention, by length.",
     "lengths": "Seconds for each sequence, by length.",
+    "speech": "Seconds of an update for each utterance, by its frames.",
 }
 RATIOS = ("case", "method", "beside", "times as fast", "quartiles", "run")
 TITLES = {"lsh": "LSH"}

@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import linear_regression
 from typing import Any
 
+from benchmarks.cases.speech import EPOCH, UTTERANCES
 from benchmarks.results import CaseResult
 from benchmarks.series import by_series, points
 from linattn_core.errors import expected
@@ -235,9 +236,11 @@ def speech_errors(folder: Path) -> Figures:
 
 def speech_epochs(folder: Path) -> Figures:
     """Seconds per epoch of WSJ, of the models whose updates could be measured."""
-    with open_json(folder / "benchmark.json") as record:
-        epochs = record["seconds_per_epoch"].items()
-        return {f"{name}/seconds-per-epoch": x for name, x in epochs if x is not None}
+    cases = read_cases(folder / "speech")
+    if EPOCH not in cases:
+        raise ValueError(expected(str(folder), EPOCH, f"only {', '.join(cases)}"))
+    seconds = {method.name: method.seconds for method in cases[EPOCH].methods}
+    return {f"{x}/seconds-per-epoch": UTTERANCES * y for x, y in seconds.items() if y}
 
 
 READERS: Mapping[str, Callable[..., Figures]] = {

@@ -9,12 +9,14 @@ from benchmarks.cases import (
     operator,
     parallel,
     serving,
+    speech,
     tokens,
     training,
 )
 
 THEMES = (
-    operator, lengths, lsh_layer, decoding, tokens, serving, hugging_face, training, parallel,
+    operator, lengths, lsh_layer, decoding, tokens, serving, hugging_face, training, speech,
+    parallel,
 )  # fmt: skip
 CASES: tuple[Case, ...] = tuple(case for theme in THEMES for case in theme.CASES)
 

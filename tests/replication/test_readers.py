@@ -134,15 +134,23 @@ def test_a_picture_counts_where_it_was_drawn(tmp_path: Path) -> None:
     assert [name for name in figures if "independent" in name] == ["lsh-1/samples-over-independent"]
 
 
-def test_error_rates_are_of_seed_0_and_epochs_of_what_could_be_measured(tmp_path: Path) -> None:
+def test_error_rates_are_of_seed_0(tmp_path: Path) -> None:
     rates = {"linear": 0.1, "linear-seed1": 0.3, "lstm": 0.5}
     runs = {name: {"metrics": {"dev_phoneme_error_rate": x}} for name, x in rates.items()}
     write_json(tmp_path / "results.json", {"runs": runs})
-    epochs = {"linear": 6.0, "softmax": None}  # which did not fit
-    write_json(tmp_path / "benchmark.json", {"seconds_per_epoch": epochs})
 
     assert readers.speech_errors(tmp_path) == {"linear/per": 10.0, "lstm/per": 50.0}
-    assert readers.speech_epochs(tmp_path) == {"linear/seconds-per-epoch": 6.0}
+
+
+def test_epochs_are_of_the_models_whose_updates_could_be_measured(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="speech/epoch"):
+        readers.speech_epochs(tmp_path)
+    case = make_case({"linear": 0.25}, "", 0)
+    unmeasured = MethodResult(name="softmax", status="does not fit")
+    case = case.model_copy(update={"methods": (*case.methods, unmeasured)})
+    write_cases(tmp_path, "speech", "cpu", {"speech/epoch": case})
+
+    assert readers.speech_epochs(tmp_path) == {"linear/seconds-per-epoch": 9_354.0}
 
 
 def test_a_file_without_a_key_is_named(tmp_path: Path) -> None:
