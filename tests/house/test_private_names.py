@@ -17,7 +17,7 @@ TESTED_BY = {
     "linattn_models/huggingface/converted.py": "tests/models/huggingface/test_conversion.py",
     "linattn_models/huggingface/model.py": "tests/models/huggingface/test_model.py",
     "linattn_models/hooks.py": "tests/models/decoding/test_native_decoder.py",
-    "linattn_models/snapshot.py": "tests/models/huggingface/test_steps.py",
+    "linattn_models/fingerprint.py": "tests/models/test_weights_record.py",
     "linattn_models/huggingface/names.py": "tests/models/huggingface/test_interface.py",
     "linattn_models/huggingface/support.py": "tests/models/huggingface/test_interface.py",
 }

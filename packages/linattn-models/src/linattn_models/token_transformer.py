@@ -185,7 +185,7 @@ class TokenTransformer(GenerationMixin, nn.Module):
         check_tokens(self.head, token)
         check_parameters(state, self.head.num_parameters)
         check_positions(state.cursor, self.longest)
-        fingerprint = check_weights(state.fingerprint, self)
+        fingerprint = check_weights(state.fingerprint, self, step=True)
         vectors = self.positions.at(self._embed(token), state.cursor.position)  # (B, E)
         y, state = self._step_layers(vectors, state)
         parameters = cast(Tensor, self.output(y))

@@ -301,7 +301,7 @@ def _check_state(model: Streaming, state: StreamState) -> StreamState:
         if (tuple(x.shape), x.dtype, x.device) != ((*batch, *shape), dtype, device):
             wanted = "a state of this model, in its dtype and on its device"
             raise ValueError(expected("state", wanted, "one of another"))
-    fingerprint = check_weights(state.fingerprint, model)
+    fingerprint = check_weights(state.fingerprint, model, step=True)
     return state if fingerprint is state.fingerprint else replace(state, fingerprint=fingerprint)
 
 

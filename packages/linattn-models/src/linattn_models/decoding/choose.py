@@ -7,20 +7,19 @@ import weakref
 from functools import partial
 from typing import Any, NamedTuple, cast
 
-from torch import Tensor
+from torch import nn
 
 from linattn_core import choice
 from linattn_core.autocast import autocast_dtype
-from linattn_core.decoder_spec import CannotCompile, DecoderDescription
+from linattn_core.decoder_spec import CannotCompile, DecoderDescription, TokenCoding
 from linattn_core.errors import expected
-from linattn_core.torch_private import version_of
 from linattn_models.decoding.compile import compile_described
 from linattn_models.decoding.compiled_decoder import CompiledDecoder, FusedPredictor
 from linattn_models.decoding.loop import Start
 from linattn_models.decoding.predictors import RerunPredictor, StatefulPredictor, TokenModel
 from linattn_models.decoding.prompts import Prompt
+from linattn_models.fingerprint import WeightsRecord, record_weights
 from linattn_models.sharded import require_whole
-from linattn_models.snapshot import Source
 from linattn_models.state import Cursor, check_end
 from linattn_models.validation import no_dropout, one_of
 
@@ -97,15 +96,10 @@ def _worth_packing(model: TokenModel, steps: int) -> bool:
 
 
 class _Packed(NamedTuple):
-    """A decoder and what it was packed from.
-
-    The description keeps the model's tensors alive, so that no new tensor can get the same address
-    and look unchanged.
-    """
+    """A decoder, and the weights and settings that it was packed from."""
 
     decoder: CompiledDecoder
-    description: DecoderDescription
-    source: Source
+    source: tuple[WeightsRecord, tuple[Any, ...]]
 
 
 # Not an attribute of the models, so that copies, pickles and state dicts do not contain it.
@@ -125,7 +119,7 @@ def packed_decoder(model: TokenModel, positions: int | None = None) -> CompiledD
         if packed is None or packed.source != source:
             del packed  # frees its memory before the next is packed
             decoder = compile_described(model, description, "float32", "auto")
-            packed = _Packed(cast(CompiledDecoder, decoder), description, source)
+            packed = _Packed(cast(CompiledDecoder, decoder), source)
         _cache[model] = packed
         return packed.decoder
 
@@ -141,18 +135,14 @@ def kept_decoder(model: TokenModel, positions: int | None = None) -> CompiledDec
     return packed.decoder
 
 
-def _source(model: TokenModel, description: DecoderDescription) -> Source:
+def _source(
+    model: TokenModel, description: DecoderDescription
+) -> tuple[WeightsRecord, tuple[Any, ...]]:
     """What a decoder depends on."""
-    tokens = description.tokens
-    return Source(
-        description.tensors(),
-        model.config,
-        model.head,
-        model.max_length,
-        None if tokens is None else tokens.sampler,
-        settings_of(description),
-        [_identity(x) for x in description.tensors()],
-    )
+    tokens = cast(TokenCoding, description.tokens)
+    table = None if tokens.positions is None else tokens.positions.shape
+    settings = model.config, model.head, model.max_length, tokens.sampler, table
+    return record_weights(cast(nn.Module, model)), (*settings, *settings_of(description))
 
 
 def settings_of(description: DecoderDescription) -> tuple[Any, ...]:
@@ -171,7 +161,3 @@ def settings_of(description: DecoderDescription) -> tuple[Any, ...]:
         description.window_size,
         tuple(norm.eps for norm in norms),
     )
-
-
-def _identity(x: Tensor) -> tuple[Any, ...]:
-    return x.data_ptr(), x.shape, x.stride(), x.dtype, x.device, version_of(x)

@@ -21,11 +21,11 @@ from linattn_core.errors import expected
 from linattn_models import description
 from linattn_models.decoding.choose import settings_of
 from linattn_models.decoding.compile import compile_native
+from linattn_models.fingerprint import WeightsRecord, record_weights
 from linattn_models.huggingface.cache import StateLayer
 from linattn_models.huggingface.converted import ConvertedAttention, shape_of
 from linattn_models.huggingface.decays import log_decay
 from linattn_models.huggingface.steps import Steps
-from linattn_models.snapshot import Source
 from linattn_models.state import Cursor, zero_states
 
 EPS = 1e-6  # of `linear_attention`, whose default converted layers use
@@ -100,7 +100,7 @@ class _Packed(NamedTuple):
     """A decoder, and what it was packed from."""
 
     native: NativeDecoder
-    source: Source
+    source: tuple[WeightsRecord, tuple[Any, ...]]
     longest: int | None
 
 
@@ -114,7 +114,7 @@ def _find(model: nn.Module, describe: Describe, pack: bool) -> _Packed | None:
     if packed is None and not pack:
         return None
     described = describe(model)
-    source = Source(described.tensors(), described.device, settings_of(described))
+    source = record_weights(model), settings_of(described)
     if packed is not None and packed.source == source:
         return packed
     if not pack:

@@ -8,10 +8,11 @@ from typing import Any, Protocol, cast
 import torch
 from torch import nn
 
+from linattn_core import choice
 from linattn_core.autocast import autocast_dtype
 from linattn_core.decoder_spec import CannotCompile
 from linattn_models.decoding.choose import FEWEST_STEPS
-from linattn_models.snapshot import Snapshot
+from linattn_models.fingerprint import WeightsRecord, record_weights
 
 
 class Decoder(Protocol):
@@ -33,7 +34,8 @@ class Steps:
     def __init__(self) -> None:
         self._made = 0  # by the model itself
         self._decoder: Decoder | None = None
-        self._snapshot: Snapshot | None = None  # of the model that was packed
+        self._record: WeightsRecord | None = None  # of the weights that were packed
+        self._backend = ""  # the choice then
         self._refused = False
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -51,7 +53,8 @@ class Steps:
         """
         if self._refused or not _needs_results_alone(model):
             return None
-        if self._decoder is not None and not cast(Snapshot, self._snapshot).holds():
+        same = choice.current == self._backend
+        if self._decoder is not None and not (same and cast(WeightsRecord, self._record).holds()):
             self._made, self._decoder = 0, None
         if self._decoder is None or not _has_position(self._decoder, position):
             self._made += 1
@@ -60,9 +63,10 @@ class Steps:
         return self._decoder
 
     def _find(self, model: nn.Module, find: Callable[[bool], Decoder | None]) -> None:
-        self._snapshot = Snapshot(model)
+        self._backend = choice.current
         try:
             self._decoder = find(self._made > FEWEST_STEPS)
+            self._record = None if self._decoder is None else record_weights(model)
         except CannotCompile:
             self._decoder, self._refused = None, True
 
