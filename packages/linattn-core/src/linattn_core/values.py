@@ -1,7 +1,7 @@
 """Checks of the numbers inside tensors, by the operators: a compiler that traces has none yet.
 
-The backward pass checks again what native code relies on. A tensor's memory can change between the
-passes where autograd does not see it: by its NumPy array, by an assignment to `.data`, or because
+The backward pass checks again what native code relies on. A tensor can change between the passes
+where autograd does not see it: by a hook on saved tensors, by an assignment to `.data`, or because
 its storage was resized.
 
 Numbers on a GPU are not checked, as reading them would wait for it; nor are those that cannot be
@@ -11,14 +11,18 @@ read (`can_be_read`). Kernels on a GPU ignore positions outside of the tensors.
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from linattn_core.calls import AttentionCall, Output, StepCall
 from linattn_core.errors import expected
-from linattn_core.state import LinearAttentionState
+from linattn_core.state import LinearAttentionState, accumulation_dtype
 from linattn_core.torch_private import is_fake_or_mapped
+
+SavedPass = tuple[AttentionCall, Output]
+Saved = TypeVar("Saved", Tensor, LinearAttentionState)
 
 
 def check_attention_values(call: AttentionCall) -> None:
@@ -32,52 +36,116 @@ def check_attention_values(call: AttentionCall) -> None:
         _check_decay(call.log_decay)
 
 
-def check_saved(call: AttentionCall, output: Output) -> None:
-    """The inputs of a backward pass still are what native code takes them for."""
-    out, normalizer = output.out, output.normalizer
-    batch, heads, length = normalizer.shape
-    keys = length if call.is_causal else call.key.shape[2]
-    features, values = call.query.shape[3], out.shape[3]
-    kv_heads = call.key.shape[1]
-    query, key, value, decay = call.query, call.key, call.value, call.log_decay
-    mask, state, device = call.attn_mask, call.initial_state, out.device
-    grouped = kv_heads == heads or (kv_heads and heads % kv_heads == 0)
-    fits = {
-        "query": query.shape == (batch, heads, length, features)
-        and (query.dtype, query.device) == (key.dtype, device),
-        "key": key.shape == (batch, kv_heads, keys, features)
-        and grouped
-        and keys == value.shape[2]
-        and (key.dtype, key.device) == (query.dtype, device),
-        "value": _fits(value, (batch, kv_heads, keys, values), out),
-        "log_decay": decay is None or _fits(decay, (batch, kv_heads, keys), normalizer),
-        "attn_mask": mask is None or mask.shape == (batch, keys),
-        "initial_state": state is None or _fits_state(call, state, normalizer),
-    }
-    if not all(fits.values()):
-        changed = [name for name, fit in fits.items() if not fit]
-        parts = [x for name in changed for x in _tensors(getattr(call, name))]
-        got = ", ".join(f"{x.dtype} {tuple(x.shape)} on {x.device}" for x in parts)
-        wanted = "the shape, dtype and device of the forward pass"
-        advice = "leave the inputs as they are until backward() has run"
-        raise ValueError(expected(" and ".join(changed), wanted, got, advice))
-    _check_memory(call, output)
+def restore_saved(call: AttentionCall, output: Output, grad_out: Tensor) -> SavedPass:
+    """The inputs of a backward pass with the dtypes and on the device of the forward pass.
+
+    Hooks on saved tensors may keep them otherwise, such as in half precision, where native code
+    would read other memory than that of the tensors. What the dtypes were is known by `grad_out`.
+
+    Raises:
+        ValueError: the shapes do not fit together, or memory was freed.
+    """
+    call, output = cast_saved(call, output, grad_out)
+    _check_shapes(call, output, grad_out)
     if call.key_lengths is not None and not call.is_causal:
         check_attention_values(call)
+    return call, output
 
 
-def _check_memory(call: AttentionCall, output: Output) -> None:
-    """What is saved still has its memory. Integers are copies that nobody else has."""
-    mask, decay, initial = call.attn_mask, call.log_decay, call.initial_state
-    saved: tuple[tuple[str, Tensor | LinearAttentionState | None], ...] = (
-        ("query", call.query), ("key", call.key), ("value", call.value), ("attn_mask", mask),
-        ("log_decay", decay), ("initial_state", initial), *zip(Output._fields, output, strict=True),
-    )  # fmt: skip
-    for name, x in saved:
-        if x is not None and not all(map(_is_held, _tensors(x))):
+def cast_saved(call: AttentionCall, output: Output, grad_out: Tensor) -> SavedPass:
+    """The same numbers in the dtypes and on the device of the forward pass.
+
+    Raises:
+        ValueError: memory that was freed. Integers are copies that nobody else has.
+    """
+    narrow, device = grad_out.dtype, grad_out.device
+    wide = accumulation_dtype(narrow)
+    query = call.query.dtype
+    if query is not call.key.dtype or (query is not narrow and query is not wide):
+        query = wide
+    sums, output_sums = call.initial_state or _NO_SUMS, output.state or _NO_SUMS
+    is_as_before = True
+    for name, x, dtype in (
+        ("query", call.query, query), ("key", call.key, query), ("value", call.value, narrow),
+        ("attn_mask", call.attn_mask, torch.bool), ("log_decay", call.log_decay, wide),
+        ("initial_state", sums[0], wide), ("initial_state", sums[1], wide),
+        ("out", output.out, narrow), ("normalizer", output.normalizer, wide),
+        ("state", output_sums[0], wide), ("state", output_sums[1], wide),
+    ):  # fmt: skip
+        if x is None:
+            continue
+        if not _is_held(x):
             wanted, got = "the memory of the forward pass", "memory that was freed"
             advice = "keep the storage until backward() has run"
             raise ValueError(expected(name, wanted, got, advice))
+        is_as_before = is_as_before and x.dtype is dtype and x.device == device
+    if is_as_before:
+        return call, output
+    return (
+        call._replace(
+            query=call.query.to(device, query),
+            key=call.key.to(device, query),
+            value=call.value.to(device, narrow),
+            attn_mask=_cast(call.attn_mask, device, torch.bool),
+            log_decay=_cast(call.log_decay, device, wide),
+            initial_state=_cast(call.initial_state, device, wide),
+        ),
+        Output(
+            output.out.to(device, narrow),
+            output.normalizer.to(device, wide),
+            _cast(output.state, device, wide),
+        ),
+    )
+
+
+_NO_SUMS = (None, None)
+
+
+def _cast(x: Saved | None, device: torch.device, dtype: torch.dtype) -> Saved | None:
+    return None if x is None else x.to(device, dtype)
+
+
+def _check_shapes(call: AttentionCall, output: Output, grad_out: Tensor) -> None:
+    """Shapes that native code relies on; and lengths, which rounding would change, are integers."""
+    batch, heads, length, values = grad_out.shape
+    kv_heads, keys, features = call.key.shape[1], call.key.shape[2], call.query.shape[3]
+    sums = (call.num_sequences, kv_heads, features)
+    fits = {
+        "query": call.query.shape == (batch, heads, length, features),
+        "key": call.key.shape == (batch, kv_heads, keys, features)
+        and keys == (length if call.is_causal else call.value.shape[2])
+        and (kv_heads == heads or (kv_heads > 0 and heads % kv_heads == 0)),
+        "value": call.value.shape == (batch, kv_heads, keys, values),
+        "log_decay": _has_shape(call.log_decay, (batch, kv_heads, keys)),
+        "attn_mask": _has_shape(call.attn_mask, (batch, keys)),
+        "initial_state": _has_shapes(call.initial_state, sums, values),
+        "key_lengths": _is_integer(call.key_lengths),
+        "cu_seqlens": _is_integer(call.cu_seqlens),
+        "out": output.out.shape == grad_out.shape,
+        "normalizer": output.normalizer.shape == (batch, heads, length),
+        "state": _has_shapes(output.state, sums, values),
+    }
+    if not all(fits.values()):
+        changed = [name for name, fit in fits.items() if not fit]
+        records = [getattr(output if name in Output._fields else call, name) for name in changed]
+        parts = [x for each in records for x in _tensors(each)]
+        got = ", ".join(f"{x.dtype} {tuple(x.shape)}" for x in parts)
+        advice = "leave the inputs, and what hooks on saved tensors return, in their shapes"
+        raise ValueError(
+            expected(" and ".join(changed), "the shape of the forward pass", got, advice)
+        )
+
+
+def _has_shape(x: Tensor | None, shape: tuple[int, ...]) -> bool:
+    return x is None or x.shape == shape
+
+
+def _has_shapes(x: LinearAttentionState | None, shape: tuple[int, ...], values: int) -> bool:
+    return x is None or (x.z.shape == shape and x.s.shape == (*shape, values))
+
+
+def _is_integer(x: Tensor | None) -> bool:
+    return x is None or not (x.is_floating_point() or x.dtype == torch.bool)
 
 
 def _is_held(x: Tensor) -> bool:
@@ -92,15 +160,6 @@ def _is_held(x: Tensor) -> bool:
 
 def _tensors(x: Tensor | LinearAttentionState) -> tuple[Tensor, ...]:
     return (x,) if isinstance(x, Tensor) else tuple(x)
-
-
-def _fits_state(call: AttentionCall, state: LinearAttentionState, like: Tensor) -> bool:
-    shape = (call.num_sequences, call.kv_heads, call.feature_dim)
-    return _fits(state.s, (*shape, call.value_dim), like) and _fits(state.z, shape, like)
-
-
-def _fits(x: Tensor, shape: tuple[int, ...], like: Tensor) -> bool:
-    return x.shape == shape and x.dtype == like.dtype and x.device == like.device
 
 
 def check_step_values(call: StepCall) -> None:

@@ -35,7 +35,12 @@ from linattn_core.operators.library import (
 )
 from linattn_core.state import LinearAttentionState, accumulation_dtype
 from linattn_core.torch_private import find_group
-from linattn_core.values import check_attention_values, check_bounds, check_key_lengths
+from linattn_core.values import (
+    cast_saved,
+    check_attention_values,
+    check_bounds,
+    check_key_lengths,
+)
 
 _FLAT = Flat(AttentionCall)
 _SAVED = ("Tensor out", "Tensor normalizer", "Tensor before_s", "Tensor before_z", "Tensor sum_s",
@@ -142,7 +147,10 @@ def _backward_kernel(*arguments: Any) -> tuple[Tensor, ...]:
     if not call.is_causal:
         sums = part.select(call, LinearAttentionState(sum_s, sum_z))
     before = LinearAttentionState(before_s, before_z) if group.size() > 1 else None
-    result = Result(Output(out, normalizer, sums), before, None)
+    call, output = cast_saved(call, Output(out, normalizer, sums), grad_out)
+    if before is not None:
+        before = before.to(grad_out.device, accumulation_dtype(grad_out.dtype))
+    result = Result(output, before, None)
     upstream = Upstream(grad_out, grad_normalizer, pair(grad_s, grad_z))
     gradients = backward(call, part, group, backend, result, upstream)
     return gradient_results(call, gradients, normalizer)

@@ -28,7 +28,7 @@ from linattn_core.operators.transforms import (
 from linattn_core.reference import chunked
 from linattn_core.state import LinearAttentionState, accumulation_dtype
 from linattn_core.torch_private import find_observer
-from linattn_core.values import check_saved
+from linattn_core.values import restore_saved
 
 _FLAT = Flat(AttentionCall)
 _SCHEMA = (
@@ -49,7 +49,7 @@ def _run(
     grad_normalizer: Tensor | None,
     backend: str,
 ) -> Gradients:
-    check_saved(call, output)
+    call, output = restore_saved(call, output, grad_out)
     chosen = registry.select(backend, call)
     # A backend that refuses return_normalizer needs no parameter for the normalizer's gradient.
     extra = () if grad_normalizer is None else (grad_normalizer,)
