@@ -452,7 +452,7 @@ def native_sources() -> list[str]:
 
 def app_folders() -> list[Path]:
     """Returns the applications' folders, relative to the repository's root."""
-    return sorted(path.relative_to(ROOT) for path in (ROOT / "apps").iterdir() if path.is_dir())
+    return sorted(path.parent.relative_to(ROOT) for path in ROOT.glob("apps/*/__init__.py"))
 
 
 def app_requirements() -> list[str]:
