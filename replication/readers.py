@@ -19,7 +19,7 @@ from benchmarks.cases.speech import EPOCH, UTTERANCES
 from benchmarks.results import CaseResult
 from benchmarks.series import by_series, points
 from linattn_core.errors import expected
-from linattn_lab.figures import read_figures
+from linattn_lab.figures import FILE, read_figures
 from linattn_lab.store import Record, latest_results, read_records, record_file
 from linattn_models.training import RunFolder
 from replication.claims import Figures
@@ -34,7 +34,6 @@ STEP_CASE = "decoding/steps/one-image"
 STEPS = {"linear (eager)": "linear", "stateful softmax": "stateful-softmax"}
 FIT_FROM, FEWEST_POINTS = 4_096, 2  # lengths of which an exponent is fitted
 BEST = "best/images-per-second"
-BITS = "bits_per_dim"
 PICTURES = ("samples", "completions")
 CURVE_POINTS = 50  # that are kept of each split of a training
 
@@ -50,8 +49,15 @@ def open_json(file: Path) -> Iterator[Any]:
 
 
 def flat(folder: Path) -> Figures:
-    """The figures that a command writes by name."""
-    return read_figures(folder)
+    """The figures that commands wrote by name: those of trainings, under their names, and all."""
+    runs = {name: run.path for name, run in find_trainings(folder).items()}
+    own = {
+        f"{name}/{figure}": value
+        for name, run in runs.items()
+        if (run / FILE).exists()
+        for figure, value in read_figures(run).items()
+    }
+    return {**own, **read_figures(folder)}
 
 
 def read_cases(folder: Path) -> dict[str, CaseResult]:
@@ -189,38 +195,6 @@ def thin_metrics(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [lines[place] for place in sorted(kept)]
 
 
-def number(value: float | None) -> float:
-    """A figure; NaN, which is refused later, for None, which stands for what is not finite."""
-    return math.nan if value is None else float(value)
-
-
-def trained_images(folder: Path) -> Figures:
-    """Bits per dimension of the attentions after equal updates and in equal time.
-
-    Those after equal updates are of test images where there are runs for them, and of validation
-    images where they are points of the runs in equal time.
-    """
-    figures: dict[str, float] = {}
-    for name, run in find_trainings(folder).items():
-        with open_json(run.summary_file) as summary:
-            metrics, updates = summary["metrics"], summary["steps"]
-            bits = number(metrics[BITS])
-            figures |= {f"{name}/bits": bits, f"{name}/updates": updates}
-            for picture in PICTURES:
-                if (run.path / f"{picture}.png").exists():
-                    alone = metrics["independent_pixels_bits_per_dim"]
-                    figures[f"{name}/updates-drawn"] = updates
-                    figures[f"{name}/{picture}-over-independent"] = bits / alone
-    with open_json(folder / "results.json") as record:
-        for name, result in record["attentions"].items():
-            figures[f"{name}/bits-equal-time"] = number(result["equal_time"]["metrics"][BITS])
-            curve = result["equal_updates"]
-            if BITS not in curve["metrics"]:  # trained for equal time alone
-                figures[f"{name}/bits"] = number(curve["metrics"][f"validation_{BITS}"])
-                figures[f"{name}/updates"] = curve["steps"]
-    return figures
-
-
 def speech_errors(folder: Path) -> Figures:
     """Phoneme error rates of the dev set in percent: greedy, with the last weights, of seed 0.
 
@@ -246,7 +220,6 @@ def speech_epochs(folder: Path) -> Figures:
 READERS: Mapping[str, Callable[..., Figures]] = {
     each.__name__: each
     for each in (
-        flat, lengths, decoding, generation, generation_beside_cpu, trained_images,
-        speech_errors, speech_epochs,
+        flat, lengths, decoding, generation, generation_beside_cpu, speech_errors, speech_epochs,
     )
 }  # fmt: skip

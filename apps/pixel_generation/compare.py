@@ -3,22 +3,18 @@
     python apps/pixel_generation/compare.py
     python apps/pixel_generation/compare.py --dataset mnist --download --steps 400
     python apps/pixel_generation/compare.py --dataset mnist --only-time --seconds 3600
-    python apps/pixel_generation/compare.py --runs RUN RUN --out runs/compared
 
 First a few updates of each attention are timed, in turn. Then each is trained for --steps updates,
 from the same seed and on the same images in the same order; and once more, with a schedule of its
 own, for as many updates as fit into the time that linear attention takes for --steps.
 
-Into --out go table.md, curves.png, results.json, timings.json, and the runs in updates/ATTENTION
+Into --out go table.md, curves.png, figures.json, timings.json, and the runs in updates/ATTENTION
 and time/ATTENTION (where equal time comes to --steps updates, there is the first run only). Given
 again after an interruption, the same command continues, with the times it measured.
 
 With --only-time each is trained once, for the updates that fit into --seconds. The learning rate is
 constant until the last fifth of a run, so until then no run depends on its own length: bits/dim
 after equal updates are read from the curves, of the validation images.
-
-With --runs nothing is trained: table.md and curves.png compare those finished runs, and their
-records (config.json, metrics.jsonl, summary.json, no weights) are copied beside.
 """
 
 from __future__ import annotations
@@ -29,53 +25,41 @@ if __name__ == "__main__":
 
 import dataclasses
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
+
+from torch import nn
 
 from linattn_core.errors import expected
-from linattn_lab.compare import Summary, curves, with_steps
-from linattn_lab.plots import Panel, plot_panels
-from linattn_lab.runs import copy_records, make_folders, publish
+from linattn_lab.compare import TIMES, Budget, Columns, Curve, Display, Rows, compare
+from linattn_lab.runs import make_folders
 from linattn_lab.script import parse_flags, require_at_least, require_one_process, run_script
-from linattn_lab.tables import table_of
-from linattn_models.files import replace_file
-from linattn_models.training import RunFolder, write_json
-from pixels.comparison import (
-    FILES,
-    METRIC,
-    YLABEL,
-    bits,
-    build_comparison,
-    comparison_report,
-    draw_curves,
-    read_curve_point,
-    read_update_times,
-    share_schedule,
-    shared_updates,
-    train_twice,
-)
-from pixels.datasets import DatasetName, load
-from pixels.models import APP
+from linattn_lab.tables import decimals, describe_environment, figure
+from linattn_lab.trainings import Summary, Trainings, Variant, with_steps
+from linattn_lab.updates import UpdateTimes, measure_updates, read_times
+from linattn_models.training import TrainingFlags
+from pixels.datasets import DatasetName, Images, load
+from pixels.models import APP, build_model
+from pixels.paper import PAPER
 from pixels.presets import PRESETS, Attention, Recipe
-from pixels.training import tested_summary
+from pixels.tokens import TokenData
+from pixels.training import describe_run, mean_nats, read_bits, tested_summary, train_model
 
-RUN_COLUMNS: dict[str, Callable[[Summary], str]] = {
-    "attention": lambda run: str(run["attention"]),
-    "updates": lambda run: f"{run['steps']:,}",
-    "parameters": lambda run: f"{run['parameters']:,}",
-    "s of training": lambda run: f"{run['train_seconds']:,.0f}",
-    "bits/dim, test": bits,
-    "validation": lambda run: f"{run['metrics']['validation_bits_per_dim']:.3f}",
-}
+METRIC = "bits_per_dim"
+CURVES = (
+    Curve("updates", METRIC),
+    Curve("seconds of updates, equally long for each", METRIC, over="pace"),
+)
+FROM_CURVES = (
+    "Equal updates: read from the curves of the validation images, at the last evaluation that "
+    "all runs have before their learning rates differ."
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Flags:
     """Train every attention within the same budget of updates and of time, and compare."""
 
-    runs: tuple[Path, ...] = ()
-    """Folders of finished runs of train.py to compare, in place of training."""
     preset: Literal["smoke", "laptop", "paper"] = "laptop"
     """smoke: seconds; laptop: minutes per run on two cores; paper: the paper's own numbers."""
     dataset: DatasetName = "digits"
@@ -97,14 +81,13 @@ class Flags:
     seed: int = 0
     """Decides the weights at the start, the order of the images, and dropout."""
     out: Path | None = None
-    """Folder for all of it; runs/pixel_generation/attentions-DATASET-PRESET if not given, or
-    runs/pixel_generation/comparison with --runs."""
+    """Folder for all of it; runs/pixel_generation/attentions-DATASET-PRESET if not given."""
     publish: Path | None = None
     """Folder that gets a copy without the weights, such as docs/results/attentions."""
 
     def folder(self) -> Path:
         """Where everything goes."""
-        name = "comparison" if self.runs else f"attentions-{self.dataset}-{self.preset}"
+        name = f"attentions-{self.dataset}-{self.preset}"
         return self.out if self.out is not None else Path("runs", APP, name)
 
     def recipe(self) -> Recipe:
@@ -116,55 +99,65 @@ class Flags:
 
 
 def main(flags: Flags) -> None:
-    """Prints the table of the comparison that the flags ask for."""
+    """Times, trains, draws, and prints the table."""
     require_one_process()
-    text = compare_runs(flags) if flags.runs else train_attentions(flags)
-    print(f"\n{text}\nTable, picture and runs are in {flags.folder()}.")
-
-
-def train_attentions(flags: Flags) -> str:
-    """Times, trains, draws; returns the table."""
     check(flags)
     images, out = load(flags.dataset, flags.data_dir, download=flags.download), flags.folder()
     make_folders(out, flags.publish)
-    recipe, names = flags.recipe(), flags.attentions
-    times = read_update_times(out / "timings.json", images, recipe, names, flags.rounds)
-    steps = recipe.training.steps
-    budget = steps * times.seconds["linear"] if flags.seconds is None else flags.seconds
-    comparison = build_comparison(images, recipe, names, out)
-    timed = comparison.within(budget, times.seconds)
-    if flags.only_time:
-        updates = time = share_schedule(timed, recipe.training).equal_updates("time")
-        steps = shared_updates(time)
-        after = {name: read_curve_point(run, steps) for name, run in updates.items()}
-    else:
-        updates, time = train_twice(comparison, timed)
-        after = {name: tested_summary(run) for name, run in updates.items()}
-    results = {
-        "app": APP,
-        "dataset": recipe.dataset,
-        "preset": recipe.preset,
-        "seed": recipe.training.seed,
-        "steps": steps,
-        "budget_seconds": budget,
-        "budget_of_linear": flags.seconds is None,
-        "timing": {"rounds": times.rounds, "environment": times.environment},
-        "attentions": {
-            name: {
-                "seconds_an_update": times.seconds[name],
-                "equal_updates": after[name],
-                "equal_time": tested_summary(time[name]),
-            }
-            for name in names
-        },
-    }
-    text = comparison_report(results)
-    draw_curves(out / "curves.png", updates, time, times.seconds)
-    write_json(out / "results.json", results)
-    replace_file(out / "table.md", text.encode())
-    if flags.publish is not None:
-        publish(out, flags.publish, FILES, (*updates.values(), *time.values()))
-    return text
+    recipes = {x: dataclasses.replace(flags.recipe(), attention=x) for x in flags.attentions}
+    times = measure_once(out / TIMES, images, recipes, flags.rounds)
+    trainings = Trainings(
+        out,
+        [variant(images, recipe) for recipe in recipes.values()],
+        # A run killed between its last update and its test has a summary, too, without this metric.
+        complete=lambda summary: "validation_bits_per_dim" in summary["metrics"],
+    )
+    budget = plan_budget(flags, times)
+    display = Display(
+        [columns(flags.dataset)],
+        CURVES,
+        read_figures,
+        ylabel="bits/dim, validation images",
+        summarize=tested_summary,
+        notes=lambda rows: "\n".join(notes(flags, rows, budget)),
+    )
+    print(compare(trainings, display, budget=budget, publish_to=flags.publish))
+
+
+def measure_once(
+    file: Path, images: Images, recipes: dict[Attention, Recipe], rounds: int
+) -> UpdateTimes:
+    """What an update of each attention takes, as timings.json has it."""
+    recipe = next(iter(recipes.values()))
+
+    def measure() -> dict[str, Any]:
+        models: dict[str, nn.Module] = {x: build_model(y, images) for x, y in recipes.items()}
+        data = TokenData(images.train, recipe.layout)
+        return measure_updates(models, data, mean_nats, recipe.training, rounds)
+
+    return read_times(file, {"dataset": recipe.dataset, "preset": recipe.preset}, recipes, measure)
+
+
+def variant(images: Images, recipe: Recipe) -> Variant:
+    """The training of one attention."""
+
+    def train(training: TrainingFlags, out: Path, resume: bool) -> object:
+        trained = dataclasses.replace(recipe, training=training)
+        return train_model(images, trained, out, resume=resume)
+
+    return Variant(recipe.attention, recipe.training, train, describe_run(images, recipe))
+
+
+def plan_budget(flags: Flags, times: UpdateTimes) -> Budget:
+    """The time of each run: --seconds, or what linear attention takes for --steps."""
+    training, seconds = flags.recipe().training, flags.seconds
+    return Budget(
+        times,
+        training.steps * times.seconds["linear"] if seconds is None else seconds,
+        way="curves" if flags.only_time else "twice",
+        training=training,
+        quantity=METRIC,
+    )
 
 
 def check(flags: Flags) -> None:
@@ -183,35 +176,50 @@ def check(flags: Flags) -> None:
         raise ValueError(expected("--seconds", "more than 0", flags.seconds))
 
 
-def compare_runs(flags: Flags) -> str:
-    """Draws the finished runs and copies their records; returns the table."""
-    for field in dataclasses.fields(Flags):
-        value = getattr(flags, field.name)
-        if field.name not in ("runs", "out", "publish") and value != field.default:
-            name = f"--{field.name.replace('_', '-')}"
-            raise ValueError(expected(name, "none beside --runs, which trains nothing", value))
-    runs = {folder.resolve().name: RunFolder(folder) for folder in flags.runs}
-    if len(runs) < len(flags.runs):
-        raise ValueError(expected("--runs", "folders of different names", "one name twice"))
-    summaries = {name: tested_summary(run) for name, run in runs.items()}
-    datasets = sorted({summary["dataset"] for summary in summaries.values()})
-    if len(datasets) > 1:
-        raise ValueError(expected("--runs", "runs on one dataset", ", ".join(datasets)))
-    alone = next(iter(summaries.values()))["metrics"]["independent_pixels_bits_per_dim"]
-    text = table_of(summaries, RUN_COLUMNS, first="run")
-    text += f"\nIndependent pixels cost {alone:.3f} bits/dim.\n"
-    axes = {"step": "updates of training", "seconds": "seconds of training"}
-    panels = [Panel(label, curves(runs, METRIC, over=over)) for over, label in axes.items()]
-    out = flags.folder()
-    make_folders(out, flags.publish)
-    plot_panels(out / "curves.png", panels, ylabel=YLABEL)
-    replace_file(out / "table.md", text.encode())
-    copies = [RunFolder(out / name) for name in runs]
-    for run, copy in zip(runs.values(), copies, strict=True):
-        copy_records(run, copy.path)
-    if flags.publish is not None:
-        publish(out, flags.publish, ("curves.png", "table.md"), copies)
-    return text
+def columns(dataset: str) -> Columns:
+    """The columns of the table, the paper's numbers last."""
+
+    def bits(summary: Summary) -> str:
+        return decimals(read_bits(summary), 3)
+
+    paper = {row.method: row.bits_per_dim for row in PAPER.get(dataset, ())}
+    of_paper = {"the paper's bits/dim": lambda row: f"{paper[row['attention']]:g}"}
+    return {
+        "bits/dim, equal updates": bits,
+        "updates": lambda row: f"{row['steps']:,}",
+        "bits/dim, equal time": lambda row: bits(row["equal_time"]),
+        "updates in it": lambda row: f"{row['equal_time']['steps']:,}",
+        "s per update": lambda row: figure(row["seconds_per_update"]),
+        "parameters": lambda row: f"{row['parameters']:,}",
+        **(of_paper if paper else {}),
+    }
+
+
+def read_figures(rows: Rows) -> dict[str, float | None]:
+    """Bits per dimension of the attentions after equal updates, and in equal time."""
+    figures: dict[str, float | None] = {}
+    for name, row in rows.items():
+        figures[f"{name}/bits"], figures[f"{name}/updates"] = read_bits(row), row["steps"]
+        figures[f"{name}/bits-equal-time"] = read_bits(row["equal_time"])
+    return figures
+
+
+def notes(flags: Flags, rows: Rows, budget: Budget) -> list[str]:
+    """What the columns mean."""
+    row, times = next(iter(rows.values())), budget.times
+    metrics, equal = row["equal_time"]["metrics"], f"Equal time is {figure(budget.seconds)} s"
+    linear = f", what linear attention takes for {flags.recipe().training.steps:,}"
+    lines = [
+        f"{flags.dataset}, preset {flags.preset}, seed {flags.seed}; "
+        f"{metrics['test_images']:,} test images, of which independent pixels cost "
+        f"{metrics['independent_pixels_bits_per_dim']:.3f} bits/dim.",
+        f"{equal} of updates{linear if flags.seconds is None else ''}.",
+        f"Seconds per update: the median of {times.rounds} rounds in which the attentions took "
+        f"turns; {describe_environment(times.environment)}.",
+    ]
+    if flags.dataset in PAPER and flags.preset != "paper":
+        lines.append("The paper's numbers are of larger models, trained for far longer.")
+    return [*lines, FROM_CURVES] if flags.only_time else lines
 
 
 if __name__ == "__main__":

@@ -9,6 +9,9 @@ hidden, several completions of it, and the original image. Samples need the run 
 need the run's dataset: digits are always there, other images are completed where --data-dir,
 --download or --completed asks for it.
 
+A terminal shows how far they are. Pictures grow by a few images at a time, so that what was drawn
+is kept when the program is interrupted.
+
 Each pixel costs the model one step from a state of fixed size: with linear attention, generating
 is running an RNN.
 """
@@ -24,12 +27,15 @@ import math
 from pathlib import Path
 
 from linattn_core.errors import expected
+from linattn_lab.figures import add_figures
 from linattn_lab.runs import make_folders
 from linattn_lab.script import parse_flags, require_at_least, run_script
+from linattn_models.training import RunFolder
 from pixels.datasets import blank, load
 from pixels.models import load_run
 from pixels.pictures import affordable_samples, write_completions, write_samples
 from pixels.sampling import Draw
+from pixels.training import picture_figures, tested_summary
 
 COMPLETED = 8
 
@@ -79,13 +85,20 @@ def main(flags: Flags) -> None:
     count = affordable_samples(run.model, images) if flags.count is None else flags.count
     if count:
         write_samples(out / "samples.png", run.model, images, count, label, draw=draw)
-        print(out / "samples.png")
+        keep(flags, out, "samples")
     if completed:
         path = out / "completions.png"
         write_completions(
             path, run.model, images, run.layout, completed, flags.copies, label, draw=draw
         )
-        print(path)
+        keep(flags, out, "completions")
+
+
+def keep(flags: Flags, out: Path, picture: str) -> None:
+    """Names the picture, and writes the figures of a model whose training has ended."""
+    print(out / f"{picture}.png", flush=True)
+    if (run := RunFolder(flags.run)).summary_file.exists():
+        add_figures(out, picture_figures(tested_summary(run), picture))
 
 
 def require_numbers(flags: Flags) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.results import MEASURED, CaseResult, MethodResult, Spread
+from linattn_lab.figures import write_figures
 from linattn_lab.machine import Device, Machine
 from linattn_lab.store import add_record, new_record, record_file
 from replication import readers
@@ -116,22 +117,16 @@ def test_a_gpu_is_compared_with_the_cpu_beside_it(tmp_path: Path) -> None:
     assert figures["softmax/largest-cpu-over-gpu"] == 3.0
 
 
-def test_a_picture_counts_where_it_was_drawn(tmp_path: Path) -> None:
-    metrics = {"bits_per_dim": 1.0, "independent_pixels_bits_per_dim": 2.0}
-    results = {
-        "equal_time": {"metrics": {"bits_per_dim": 1.5}},
-        "equal_updates": {"steps": 9, "metrics": metrics},
-    }
+def test_figures_of_trainings_have_their_names(tmp_path: Path) -> None:
     for name in ("linear", "lsh-1"):
-        write_run(tmp_path / "updates" / name, **metrics)
-    (tmp_path / "updates" / "lsh-1" / "samples.png").touch()
-    write_json(tmp_path / "results.json", {"attentions": {"lsh-1": results}})
+        write_run(tmp_path / "updates" / name)
+        write_figures(tmp_path / "updates" / name, {"bits": 2, "updates-drawn": 9})
+    write_run(tmp_path / "updates" / "softmax")
+    write_figures(tmp_path, {"linear/bits": 1})
 
-    figures = readers.trained_images(tmp_path)
-
-    assert figures["linear/bits"] == figures["lsh-1/bits"] == 1.0
-    assert figures["lsh-1/bits-equal-time"] == 1.5
-    assert [name for name in figures if "independent" in name] == ["lsh-1/samples-over-independent"]
+    assert readers.flat(tmp_path) == {
+        "linear/bits": 1, "linear/updates-drawn": 9, "lsh-1/bits": 2, "lsh-1/updates-drawn": 9
+    }  # fmt: skip
 
 
 def test_error_rates_are_of_seed_0(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from pixels.datasets import Images, Pixels
 from pixels.sampling import Draw, complete_images, sample_images
 from pixels.tokens import Layout
 
+AT_ONCE = 16  # images that are drawn side by side, and then kept
 DPI = 100
 GAP = 4  # between images, in pixels of the picture
 LINE = 20  # height of a line of text
@@ -40,9 +41,15 @@ def write_samples(
     *,
     draw: Draw = SHOWN,
 ) -> None:
-    """A square of `count` images of the size of `images` that the model draws."""
-    made = sample_images(model, count, images.height, images.width, draw)
-    write_grid(path, square_rows(to_colors(made, images.levels)), f"samples: {label}")
+    """A square of `count` images of the size of `images` that the model draws.
+
+    They are drawn in parts, and written after each: what is there when it is interrupted stays.
+    """
+    made: list[Colors] = []
+    for part, size in enumerate(split_images(count)):
+        drawn = sample_images(model, size, images.height, images.width, draw.part(part))
+        made.extend(to_colors(drawn, images.levels))
+        write_grid(path, square_rows(np.stack(made)), f"samples: {label}")
 
 
 def write_completions(
@@ -56,15 +63,29 @@ def write_completions(
     *,
     draw: Draw = SHOWN,
 ) -> None:
-    """A row for each of `count` test images: its upper half, `copies` completions, the original."""
-    originals, shown = images.test[:count], images.height // 2
-    completed = complete_images(model, originals, copies, layout, rows_shown=shown, draw=draw)
-    whole = to_colors(originals, images.levels)
-    guesses = to_colors(completed.reshape(-1, *originals.shape[1:]), images.levels)
-    guesses = guesses.reshape(len(originals), copies, *guesses.shape[1:])
-    rows = completion_rows(hide_below(whole, shown), guesses, whole)
+    """A row for each of `count` test images: its upper half, `copies` completions, the original.
+
+    It is written in parts, as `write_samples`.
+    """
+    shown, rows = images.height // 2, list[list[Colors]]()
     columns = [(0, "occluded"), (1, "completed"), (1 + copies, "original")]
-    write_grid(path, rows, f"completions: {label}", columns)
+    originals = images.test[:count]
+    for part, size in enumerate(split_images(len(originals), copies)):
+        known = originals[len(rows) : len(rows) + size]
+        completed = complete_images(
+            model, known, copies, layout, rows_shown=shown, draw=draw.part(part)
+        )
+        whole = to_colors(known, images.levels)
+        guesses = to_colors(completed.reshape(-1, *known.shape[1:]), images.levels)
+        guesses = guesses.reshape(size, copies, *guesses.shape[1:])
+        rows += completion_rows(hide_below(whole, shown), guesses, whole)
+        write_grid(path, rows, f"completions: {label}", columns)
+
+
+def split_images(count: int, copies: int = 1) -> list[int]:
+    """The sizes of the parts in which so many images are drawn, each with its copies."""
+    size = max(1, AT_ONCE // copies)
+    return [min(size, count - first) for first in range(0, count, size)]
 
 
 def affordable_samples(model: AutoregressiveTransformer, images: Images) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,6 +12,8 @@ from linattn_models import AutoregressiveTransformer
 from linattn_models.modes import evaluating
 from pixels.datasets import Pixels
 from pixels.tokens import Layout, to_images, to_tokens
+
+PART_SEEDS = 1 << 32  # seeds that people choose are smaller
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,10 @@ class Draw:
     temperature: float = 1.0
     seed: int = 0
     progress: bool = False
+
+    def part(self, number: int) -> Draw:
+        """For the parts of many images, of which the first has the seed itself."""
+        return replace(self, seed=self.seed + PART_SEEDS * number)
 
 
 def sample_images(

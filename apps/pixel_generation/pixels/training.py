@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from linattn_core.errors import expected
+from linattn_lab.figures import add_figures, write_figures
 from linattn_lab.plots import plot_run
 from linattn_lab.runs import run_summary
 from linattn_models import AutoregressiveTransformer
@@ -79,12 +81,26 @@ def finish(
         "test_images": len(test),
     }
     run.write_summary(summary)
+    write_figures(run.path, {"bits": tested, "updates": summary["steps"]})
     if math.isfinite(tested):  # else there may be nothing to draw samples from
         label = f"{images.name}, {summary['attention']} attention, step {summary['steps']:,}"
         count = affordable_samples(model, images)
         write_samples(run.path / "samples.png", model, images, count, label)
+        add_figures(run.path, picture_figures(summary, "samples"))
     plot_run(run)
     return summary
+
+
+def picture_figures(summary: Mapping[str, Any], picture: str) -> dict[str, float]:
+    """The updates after which a picture was drawn, and how good the model then was.
+
+    Args:
+        summary: of the run that ended.
+        picture: "samples" or "completions".
+    """
+    metrics = summary["metrics"]
+    gain = metrics["bits_per_dim"] / metrics["independent_pixels_bits_per_dim"]
+    return {"updates-drawn": summary["steps"], f"{picture}-over-independent": gain}
 
 
 def tested_summary(run: RunFolder) -> dict[str, Any]:
@@ -96,3 +112,10 @@ def tested_summary(run: RunFolder) -> dict[str, Any]:
         advice = "resume its training"
         raise ValueError(expected(str(run.summary_file), ", ".join(absent), "none in it", advice))
     return summary
+
+
+def read_bits(summary: Mapping[str, Any]) -> float | None:
+    """Bits/dim of the test images, or of the validation images where only those are known."""
+    metrics = summary["metrics"]
+    bits: float | None = metrics.get("bits_per_dim", metrics.get("validation_bits_per_dim"))
+    return bits

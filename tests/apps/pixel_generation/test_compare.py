@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from linattn_lab.figures import read_figures
 from linattn_lab.plots import points
 from linattn_models.training import RunFolder
-from replication.readers import trained_images
 from tests.apps.app_scripts import PNG, Script, cells, command, kill_when_there
 
 TWO = ("--attentions", "linear", "softmax")
@@ -68,12 +68,12 @@ def test_each_attention_has_its_two_budgets(compared: Path) -> None:
 def test_what_is_written_and_published(compared: Path) -> None:
     out, published = compared / "out", compared / "published"
     assert (out / "curves.png").read_bytes().startswith(PNG)
-    results = json.loads((out / "results.json").read_text())
-    assert results["budget_seconds"] == pytest.approx(0.2)
-    assert results["attentions"]["softmax"]["equal_time"] == summary(out / "time" / "softmax")
+    assert "Equal time is 0.200 s" in (out / "table.md").read_text()
+    bits = summary(out / "time" / "softmax")["metrics"]["bits_per_dim"]
+    assert read_figures(out)["softmax/bits-equal-time"] == bits
     runs = ["updates/linear", "updates/softmax", "time/softmax"]
     records = ["config.json", "metrics.jsonl", "summary.json"]
-    expected = {"table.md", "curves.png", "results.json", "timings.json"}
+    expected = {"table.md", "curves.png", "figures.json", "timings.json"}
     expected |= {f"{run}/{record}" for run in runs for record in records}
     files = {str(path.relative_to(published)) for path in published.rglob("*") if path.is_file()}
     assert files == expected
@@ -123,7 +123,7 @@ def test_equal_updates_are_read_from_the_curves_of_equal_time(
     assert "Equal updates: read from the curves" in (unbroken / "table.md").read_text()
     assert not (unbroken / "updates").exists()
     assert (broken / "table.md").read_text() == (unbroken / "table.md").read_text()
-    read = trained_images(unbroken)
+    read = read_figures(unbroken)
     assert read["linear/updates"] == read["softmax/updates"] == 14
     assert read["linear/bits"] == evaluated(RunFolder(unbroken / "time" / "linear"))[14]
 
@@ -169,15 +169,3 @@ def test_another_comparison_is_not_mixed_into_this_one(
         assert done.code == 2
         assert named in done.stderr
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
-
-
-def test_finished_runs_are_published_and_nothing_is_trained(
-    script: Script, compared: Path, tmp_path: Path
-) -> None:
-    runs = [compared / "out" / "updates" / name for name in ("linear", "softmax")]
-    flags = ("--runs", *runs, "--out", tmp_path / "out", "--publish", tmp_path / "published")
-    done = script("compare", *flags)
-    assert done.code == 0, done.stderr
-    assert (tmp_path / "published" / "linear" / "summary.json").is_file()
-    refused = script("compare", *flags, "--steps", "3")
-    assert refused.code != 0 and refused.stderr.startswith("--steps")

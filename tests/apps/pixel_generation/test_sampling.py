@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import get_args
+from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 import pytest
+from matplotlib.image import imread
 
 from linattn_models import AutoregressiveTransformer, TransformerConfig
 from pixels.datasets import Images, load
 from pixels.evaluation import bits_per_dim, independent_pixels
-from pixels.pictures import affordable_samples
+from pixels.pictures import affordable_samples, write_samples
 from pixels.presets import Attention
 from pixels.sampling import Draw, complete_images, sample_images
 
@@ -70,6 +72,25 @@ def test_completions_keep_what_was_shown_and_differ_below(attention: str) -> Non
     for image, tries in zip(images, completed, strict=True):
         assert (tries[:, :2] == image[:2]).all()
         assert len(np.unique(tries[:, 2:].reshape(5, -1), axis=0)) > 1
+
+
+def test_an_interruption_keeps_the_images_that_were_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pixels.pictures.AT_ONCE", 4)
+    model, draw = tiny(levels=16, positions=64), AutoregressiveTransformer.generate
+    parts = iter((True, False))
+
+    def generate(*args: Any, **options: Any) -> Any:
+        if next(parts):
+            return draw(*args, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(AutoregressiveTransformer, "generate", generate)
+    with pytest.raises(KeyboardInterrupt):
+        write_samples(tmp_path / "samples.png", model, load("digits"), 16, "x")
+    height, width = imread(tmp_path / "samples.png").shape[:2]
+    assert 2 * 56 < height < 3 * 56 and width > 2 * 56  # four of sixteen
 
 
 @pytest.mark.parametrize(

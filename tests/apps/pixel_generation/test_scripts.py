@@ -10,7 +10,6 @@ import pytest
 from matplotlib.image import imread
 
 from linattn_models import AutoregressiveTransformer
-from linattn_models.training import RunFolder
 from tests.apps.app_scripts import PNG, Script, cells
 
 
@@ -22,6 +21,7 @@ def test_generate_draws_the_same_pictures_again(
     assert done.code == 0, done.stderr
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == [
         "completions.png",
+        "figures.json",
         "samples.png",
     ]
     # Four images across (occluded, two completions, original) and three down, of 56 pixels.
@@ -94,57 +94,17 @@ def test_benchmark_refuses(script: Script, tmp_path: Path, flags: list[object]) 
     assert not (tmp_path / "out").exists()
 
 
-def test_compare_tabulates_runs_that_have_ended(
-    script: Script, smoke_run: Path, tmp_path: Path
-) -> None:
-    other = tmp_path / "other"
-    shutil.copytree(smoke_run, other)
-    summaries = {run.name: RunFolder(run).summary() for run in (smoke_run, other)}
-    summaries["other"]["metrics"]["bits_per_dim"] = 5.125
-    (other / "summary.json").write_text(json.dumps(summaries["other"]))
-    done = script("compare", "--runs", smoke_run, other, "--out", tmp_path / "both")
-    assert done.code == 0, done.stderr
-    assert (tmp_path / "both" / "curves.png").read_bytes().startswith(PNG)
-    table = (tmp_path / "both" / "table.md").read_text()
-    assert table in done.stdout
-    rows = cells(table)
-    for name, summary in summaries.items():
-        bits = [summary["metrics"][x] for x in ("bits_per_dim", "validation_bits_per_dim")]
-        assert rows[name][:3] == ["linear", "20", f"{summary['parameters']:,}"]
-        assert rows[name][4:] == [f"{x:.3f}" for x in bits]
-    kept = sorted(path.name for path in (tmp_path / "both" / "other").iterdir())
-    assert kept == ["config.json", "metrics.jsonl", "summary.json"]
-
-
-def test_compare_refuses_runs(script: Script, smoke_run: Path, tmp_path: Path) -> None:
-    unfinished = tmp_path / "unfinished"
-    shutil.copytree(smoke_run, unfinished)
-    (unfinished / "summary.json").unlink()
-    for named, runs in {"summary.json": [unfinished], "--runs": [smoke_run, smoke_run]}.items():
-        done = script("compare", "--runs", *runs, "--out", tmp_path / "both")
-        assert done.code == 2 and named in done.stderr
-        assert not (tmp_path / "both").exists()
-
-
 @pytest.mark.parametrize(
-    ("file", "name", "value"),
-    [
-        ("summary", "attention", None),
-        ("summary", "metrics", {"bits_per_dim": 1.0}),
-        ("config", "dataset", "digit"),
-        ("config", "attention", []),
-        ("config", "layout", None),
-    ],
+    ("name", "value"), [("dataset", "digit"), ("attention", []), ("layout", None)]
 )
 def test_an_odd_value_of_a_run_is_named(
-    script: Script, smoke_run: Path, tmp_path: Path, file: str, name: str, value: object
+    script: Script, smoke_run: Path, tmp_path: Path, name: str, value: object
 ) -> None:
     odd = tmp_path / "odd"
     shutil.copytree(smoke_run, odd)
-    path = odd / f"{file}.json"
+    path = odd / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
-    flags = ["compare", "--runs"] if file == "summary" else ["generate", "--run"]
-    done = script(*flags, odd, "--out", tmp_path / "out")
+    done = script("generate", "--run", odd, "--out", tmp_path / "out")
     assert done.code == 2 and str(path) in done.stderr
     assert not (tmp_path / "out").exists()
 
