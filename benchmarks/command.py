@@ -65,8 +65,9 @@ def main(flags: Flags, cases: Sequence[Case] = CASES) -> None:
         advice = "run this where nvidia-smi shows one, with a CUDA build of torch"
         raise ValueError(expected("--device cuda", "a GPU", got, advice))
     folder = flags.out or (None if settings.quick else RESULTS)
+    place = describe_machine(settings.device, settings.threads).place
     for theme in {case.theme for case in chosen}:
-        try_results(folder, theme, settings.device)
+        try_results(folder, theme, place)
     torch.set_num_threads(settings.threads)
     order = [case.name for case in cases if case.device == settings.device]
     if _measure_all(chosen, order, settings, _command(flags), folder):
@@ -94,9 +95,9 @@ def _measure_all(
             results = {**earlier, case.name: result}
             records[case.theme] = record = new_record(command, machine, results, limits)
             if folder is not None:
-                write_results(folder, case.theme, settings.device, record, order)
+                write_results(folder, case.theme, record, order)
     for theme, record in records.items():
-        shown = to_markdown(theme, settings.device, [record], order)
+        shown = to_markdown(theme, [record], order)
         print(shown if folder is None else f"written: {folder / theme}")
     return faults
 

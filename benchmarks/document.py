@@ -8,7 +8,6 @@ from pathlib import Path
 from benchmarks.plots import leading_ratios, list_ratios, plot_theme
 from benchmarks.results import CaseResult, MethodResult, Spread
 from benchmarks.series import describe_crossover, describe_series
-from linattn_lab.machine import Device
 from linattn_lab.runs import make_folders
 from linattn_lab.store import Record, add_record, latest_results, read_records, record_file
 from linattn_lab.tables import code, figure, literal, markdown_table, memory, seconds
@@ -30,46 +29,43 @@ CURVES = {
 }
 RATIOS = ("case", "method", "beside", "times as fast", "quartiles", "run")
 TITLES = {"lsh": "LSH"}
-DEVICES = {"cpu": "on a CPU", "cuda": "on a GPU"}
 METHODS = ("case", "method", "per", "median", "quartiles", "run", "peak memory")
 
 
-def write_results(
-    folder: Path, theme: str, device: Device, record: Results, order: Iterable[str]
-) -> None:
+def write_results(folder: Path, theme: str, record: Results, order: Iterable[str]) -> None:
     """Adds a record to those of a theme, and writes the theme's document.
 
     Args:
         order: the names of all cases that there are.
     """
-    file = record_file(folder, theme, device)
+    file = record_file(folder, theme, record.machine.place)
     add_record(file, record)
     records = read_records(file, Results)
     plot_theme(picture_file(file), theme, latest(records, order))
-    replace_file(file.with_suffix(".md"), to_markdown(theme, device, records, order).encode())
+    replace_file(file.with_suffix(".md"), to_markdown(theme, records, order).encode())
 
 
-def try_results(folder: Path | None, theme: str, device: Device) -> None:
+def try_results(folder: Path | None, theme: str, place: str) -> None:
     """Refuses a folder that cannot be written, and older results that cannot be read."""
     if folder is None:
         return
-    file = record_file(folder, theme, device)
+    file = record_file(folder, theme, place)
     make_folders(file.parent)
     read_records(file, Results)
 
 
-def to_markdown(
-    theme: str, device: Device, records: Sequence[Results], order: Iterable[str]
-) -> str:
+def to_markdown(theme: str, records: Sequence[Results], order: Iterable[str]) -> str:
     """Returns the document for readers; results of cases that are in no order are left out."""
+    machine = records[0].machine
+    where = f"on a GPU ({machine.gpu})" if machine.gpu else "on a CPU"
     numbers = {name: str(n) for n, each in enumerate(records, 1) for name in each.results}
     results = latest(records, order)
     describe = describe_crossover if theme == "crossover" else describe_series
     runs = (f"- **run {n}**: {_describe(each)}" for n, each in enumerate(records, 1))
     parts = [
-        f"# {TITLES.get(theme, theme.capitalize())}, {DEVICES[device]}",
+        f"# {TITLES.get(theme, theme.capitalize())}, {where}",
         *([QUICK] if any("--quick" in each.command for each in records) else []),
-        *_picture(theme, device, results),
+        *_picture(theme, machine.place, results),
         *describe(results),
         *_ratios(results, numbers),
         *_methods(results, numbers),
@@ -92,7 +88,7 @@ def picture_file(file: Path) -> Path:
     return file.with_suffix(".png")
 
 
-def _picture(theme: str, device: Device, results: Mapping[str, CaseResult]) -> list[str]:
+def _picture(theme: str, place: str, results: Mapping[str, CaseResult]) -> list[str]:
     """The theme's picture and what it shows, where there is something to draw."""
     if any(result.series is not None for result in results.values()):
         says = CURVES.get(theme, BARS)
@@ -100,7 +96,7 @@ def _picture(theme: str, device: Device, results: Mapping[str, CaseResult]) -> l
         says = BARS if len(shown) == len(list_ratios(results)) else f"{BARS} {LEADING}"
     else:
         return []
-    picture = picture_file(record_file(Path(), theme, device)).name
+    picture = picture_file(record_file(Path(), theme, place)).name
     return [says, f"![{theme}]({picture})"]
 
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import itertools
 import re
+import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from benchmarks.document import Results
 from benchmarks.results import CaseResult
+from benchmarks.series import by_series
 from linattn_core.errors import expected, near, quote
-from linattn_lab.machine import Device
 from linattn_lab.store import latest_results, read_records, record_file
 from linattn_lab.tables import figure, literal, markdown_table
 from linattn_models.files import replace_file
@@ -37,28 +38,9 @@ IMAGES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 SOFTMAX, CACHE = "softmax", "stateful-softmax"
 ATTENTIONS = {"linear": "linear", SOFTMAX: "softmax", "lsh-1": "lsh-1", "lsh-4": "lsh-4"}
 PAPER = {claim.name: claim.paper for claim in CLAIMS}
-SDPA, FAST_TRANSFORMERS = "softmax SDPA", "fast-transformers"
-FLASH_LINEAR_ATTENTION = "flash-linear-attention"
-# The folder of the results of the GPU that has run today's kernels.
-GPU = "h200"
-# What the README compares: the words, and the folder, the case, the rival and our method.
-SPEEDS = {
-    "softmax attention, with gradients, 8,192 positions": (
-        "", "lengths/8192", SDPA, "linear (cpu)"
-    ),
-    "the paper's library, pytorch-fast-transformers, with gradients, 16,384 positions": (
-        "", "operator/rivals/forward-and-backward", FAST_TRANSFORMERS, "linear (cpu)"
-    ),
-    "that library, generating one image of the paper's MNIST model, our model compiled": (
-        "", "generation/images/one-image", FAST_TRANSFORMERS, "linear (compiled, float32)"
-    ),
-    "on a GPU, softmax attention, bfloat16, forward, 4,096 positions": (
-        GPU, "lengths/forward/4096", SDPA, "linear (cuda)"
-    ),
-    "on a GPU, flash-linear-attention, bfloat16, forward, 4,096 positions": (
-        GPU, "lengths/forward/4096", FLASH_LINEAR_ATTENTION, "linear (cuda)"
-    ),
-}  # fmt: skip
+# The GPUs whose tables are shown, the one that has run today's kernels first.
+GPUS = ("h200", "h100")
+SPEEDS = tomllib.loads((ROOT / "replication" / "speeds.toml").read_text("utf-8"))["row"]
 
 
 def write_blocks(evidence: list[Evidence], root: Path = ROOT) -> list[Path]:
@@ -207,20 +189,21 @@ def lengths(evidence: list[Evidence]) -> str:
 
 def gpu(evidence: list[Evidence]) -> str:
     """How many times as fast the CUDA kernels are as others, by length; the latest GPU first."""
-    return "\n\n".join(map(gpu_table, (GPU, "")))
+    return "\n\n".join(map(gpu_table, GPUS))
 
 
-def gpu_table(folder: str) -> str:
+def gpu_table(place: str) -> str:
     """The results of one GPU, without columns of what was not measured there."""
-    results, where = read_theme("lengths", "cuda", folder)
-    lengths = sorted({case.at for case in results.values() if case.at is not None})
+    results, where = read_theme("lengths", place)
+    series = sorted(by_series(results).values(), key=lambda cases: "backward" in cases[0].shows)
+    lengths = sorted({case.at for each in series for case in each if case.at is not None})
     columns = [["positions", *(f"{n:,}" for n in lengths)]]
-    passes = {"forward": "forward", "forward-and-backward": "with gradients"}
-    for rival, each in itertools.product((SDPA, FLASH_LINEAR_ATTENTION), passes):
-        cases = (results.get(f"lengths/{each}/{n}") for n in lengths)
-        values = [times_as_fast(case, rival, "linear (cuda)") for case in cases]
+    for rival, cases in itertools.product(("softmax SDPA", "flash-linear-attention"), series):
+        by_length = {case.at: times_as_fast(case, rival, "linear (cuda)") for case in cases}
+        passes = "with gradients" if "backward" in cases[0].shows else "forward"
+        values = [by_length.get(n, "-") for n in lengths]
         if set(values) != {"-"}:
-            columns.append([f"{rival}, {passes[each]}", *values])
+            columns.append([f"{rival}, {passes}", *values])
     header, *rows = zip(*columns, strict=True)
     return f"{markdown_table(header, rows)}\n{where}"
 
@@ -228,13 +211,12 @@ def gpu_table(folder: str) -> str:
 def speed(evidence: list[Evidence]) -> str:
     """The README's rows: linear attention beside others."""
     rows, places = [], []
-    for words, (folder, name, rival, ours) in SPEEDS.items():
-        theme = name.partition("/")[0]
-        device: Device = "cuda" if folder else "cpu"
-        results, where = read_theme(theme, device, folder)
-        factor = times_as_fast(results.get(name), rival, ours)
-        page = record_file(RESULTS / folder, theme, device).with_suffix(".md").relative_to(ROOT)
-        rows.append(f"| {words} | {factor} | [{theme}]({page.as_posix()}) |")
+    for row in SPEEDS:
+        theme = row["case"].partition("/")[0]
+        results, where = read_theme(theme, row["place"])
+        factor = times_as_fast(results.get(row["case"]), row["rival"], row["ours"])
+        page = record_file(RESULTS, theme, row["place"]).with_suffix(".md").relative_to(ROOT)
+        rows.append(f"| {row['words']} | {factor} | [{theme}]({page.as_posix()}) |")
         places.append(where)
     table = "\n".join(["| beside | times as fast | all results |", "|---|---:|---|", *rows])
     return f"{table}\n\n{' '.join(dict.fromkeys(places))}"
@@ -258,12 +240,12 @@ def times_as_fast(case: CaseResult | None, rival: str, ours: str) -> str:
     return figure(theirs / own) if theirs and own else "-"
 
 
-def read_theme(theme: str, device: Device, folder: str = "") -> tuple[dict[str, CaseResult], str]:
+def read_theme(theme: str, place: str) -> tuple[dict[str, CaseResult], str]:
     """The latest results of a theme, and a sentence on when and where they were measured."""
-    records = read_records(record_file(RESULTS / folder, theme, device), Results)
+    records = read_records(record_file(RESULTS, theme, place), Results)
     newest = max(records, key=lambda record: record.date)
     hardware = literal(re.split(r" \(|,", newest.machine.hardware)[0])
-    threads = f", {newest.machine.threads} threads" * (device == "cpu")
+    threads = f", {newest.machine.threads} threads" * (place == "cpu")
     return latest_results(records), f"Measured on {newest.date}: {hardware}{threads}."
 
 

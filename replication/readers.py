@@ -62,9 +62,9 @@ def flat(folder: Path) -> Figures:
 
 def read_cases(folder: Path) -> dict[str, CaseResult]:
     """What benchmarks left, on either device."""
-    on_cpu, on_gpu = (record_file(folder.parent, folder.name, x) for x in ("cpu", "cuda"))
-    file = on_gpu if on_gpu.exists() else on_cpu
-    return latest_results(read_records(file, Record[CaseResult]))
+    on_gpu = sorted(folder.glob("results-*.json"))
+    files = on_gpu or [record_file(folder.parent, folder.name, "cpu")]
+    return latest_results(read_records(files[-1], Record[CaseResult]))
 
 
 def lengths(folder: Path) -> Figures:

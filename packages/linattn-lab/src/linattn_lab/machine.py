@@ -6,6 +6,7 @@ import contextlib
 import importlib.metadata
 import os
 import platform
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,8 @@ SECONDS, ROUNDS = 5.0, (3, 30)
 # Processors of one name and width may have them or not, and other kernels run with them. By the
 # names of torch.cpu.get_capabilities().
 INSTRUCTIONS = {"avx512_vnni": "VNNI", "avx512_bf16": "bfloat16", "amx_tile": "AMX"}
+# What stands around the name of a GPU: "NVIDIA H100 80GB HBM3".
+MAKER = re.compile(r"^NVIDIA |GeForce |Tesla | \d+GB\b.*")
 
 Device = Literal["cpu", "cuda"]
 
@@ -50,6 +53,17 @@ class Machine(BaseModel, frozen=True):
     software: str
     backends: str
     threads: int
+
+    @property
+    def gpu(self) -> str:
+        """The GPU's name, such as "H200"; empty for a CPU."""
+        name = MAKER.sub("", self.hardware.partition(",")[0]).strip()
+        return name if self.device == "cuda" else ""
+
+    @property
+    def place(self) -> str:
+        """What stands for the machine in names of files: "cpu", or the GPU, as "h200"."""
+        return self.gpu.lower().replace(" ", "-") or self.device
 
 
 class Limits(BaseModel, frozen=True):

@@ -1,4 +1,4 @@
-"""Where results are kept: a folder a theme, a file a device; each record says when and where.
+"""Where results are kept: a folder a theme, a file a CPU or GPU; each record says when and where.
 
 A file holds one record for each run whose results are still the latest of their names.
 """
@@ -15,7 +15,7 @@ import torch
 from pydantic import BaseModel, Field, ValidationError
 
 from linattn_core.errors import expected, quote
-from linattn_lab.machine import Device, Limits, Machine
+from linattn_lab.machine import Limits, Machine
 from linattn_models.files import replace_files
 from linattn_models.training import environment
 
@@ -62,9 +62,9 @@ def new_record(
     )
 
 
-def record_file(folder: Path, theme: str, device: Device) -> Path:
-    """Returns the file of a theme's results on a device."""
-    return folder / theme / ("results.json" if device == "cpu" else f"results-{device}.json")
+def record_file(folder: Path, theme: str, place: str) -> Path:
+    """Returns the file of a theme's results on "cpu" or a GPU, as `Machine.place` names it."""
+    return folder / theme / ("results.json" if place == "cpu" else f"results-{place}.json")
 
 
 def read_records(file: Path, kind: type[Record[Result]]) -> list[Record[Result]]:
