@@ -195,19 +195,6 @@ def thin_metrics(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [lines[place] for place in sorted(kept)]
 
 
-def speech_errors(folder: Path) -> Figures:
-    """Phoneme error rates of the dev set in percent: greedy, with the last weights, of seed 0.
-
-    Other seeds ("-seedN") are left out: not every model has them, and all are compared alike.
-    """
-    with open_json(folder / "results.json") as record:
-        return {
-            f"{name}/per": 100 * run["metrics"]["dev_phoneme_error_rate"]
-            for name, run in record["runs"].items()
-            if "-seed" not in name
-        }
-
-
 def speech_epochs(folder: Path) -> Figures:
     """Seconds per epoch of WSJ, of the models whose updates could be measured."""
     cases = read_cases(folder / "speech")
@@ -220,6 +207,6 @@ def speech_epochs(folder: Path) -> Figures:
 READERS: Mapping[str, Callable[..., Figures]] = {
     each.__name__: each
     for each in (
-        flat, lengths, decoding, generation, generation_beside_cpu, speech_errors, speech_epochs,
+        flat, lengths, decoding, generation, generation_beside_cpu, speech_epochs,
     )
 }  # fmt: skip

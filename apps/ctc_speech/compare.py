@@ -2,20 +2,12 @@
 
     python apps/ctc_speech/compare.py --preset smoke                    seconds, synthetic speech
     python apps/ctc_speech/compare.py --corpus an4 --data-dir DIR       40 minutes per model
-    python apps/ctc_speech/compare.py --corpus an4 --data-dir DIR --convolution --average 5
-    python apps/ctc_speech/compare.py --corpus an4 --data-dir DIR --finished --no-test
+    python apps/ctc_speech/compare.py --corpus an4 --data-dir DIR --convolution --seeds 0 1
 
 First a few updates of each model are timed, in turn. Then each is trained for as many updates as
-fit into --minutes, from the same seed, on the same utterances in the same order.
-
-Each run is decoded greedily and by beam search with an n-gram of the training transcripts. Its
-order, weight and bonus are those with the fewest errors on the dev set, of a small grid with greedy
-decoding in it. Then the test set is recognized, once: recognition.json in the run's folder has the
-errors, and the same command reads them there.
-
-Into --out go results.md, curves.png, results.json, timings.json, and a folder for each run. Given
-again after an interruption, the same command continues, with the times it measured. Runs that
-train.py made in these folders, with as many updates, are taken as they are.
+fit into --minutes, on the same utterances in the same order. Into --out go table.md, curves.png,
+figures.json, timings.json and a folder for each run, which transcribe.py reads. Given again after
+an interruption, the same command continues.
 """
 
 from __future__ import annotations
@@ -24,33 +16,40 @@ if __name__ == "__main__":
     import speech.startup  # noqa: F401  (before torch)
 
 import dataclasses
-import shlex
-import sys
+import itertools
 from pathlib import Path
-from typing import Any
 
 from linattn_core.errors import expected
-from linattn_lab.runs import make_folders, publish, run_summary
+from linattn_lab.compare import TIMES, Budget, Curve, Display, Rows, compare
+from linattn_lab.runs import make_folders
 from linattn_lab.script import parse_flags, require_at_least, require_one_process, run_script
-from linattn_models.files import replace_file
-from linattn_models.training import write_json
-from speech.comparison import (
-    build_comparison,
-    comparison_document,
-    comparison_table,
-    draw_curves,
-    list_recipes,
-    model_name,
-    read_update_times,
-)
-from speech.corpora import BadInput, CorpusFlags, CorpusName
-from speech.models import APP
-from speech.presets import ATTENTIONS, PRESETS, Attention, PresetName
-from speech.selection import Selection
+from linattn_lab.tables import figure
+from linattn_lab.trainings import Trainings, Variant
+from linattn_lab.updates import measure_updates, read_times
+from linattn_models.training import TrainingFlags
+from speech.batches import pick_typical_batches
+from speech.corpora import BadInput, Corpus, CorpusFlags, CorpusName
+from speech.models import APP, build_model
+from speech.presets import ATTENTIONS, KERNEL, PRESETS, Attention, PresetName, Recipe
+from speech.training import build_length_order, load_speech, recognizer_loss, train_model
 
-MINUTES: dict[PresetName, float] = {"smoke": 0.02, "laptop": 40.0, "paper": 1_440.0}
+MINUTES: dict[PresetName, float] = {"smoke": 0.02, "paper": 1_440.0}
 YEAR = 525_600  # minutes
-FILES = ("results.md", "curves.png", "results.json", "timings.json")
+COLUMNS = {
+    "test": lambda run: f"{run['metrics']['phoneme_error_rate']:.2%}",
+    "subst.": lambda run: f"{run['metrics']['substitutions']:.2%}",
+    "ins.": lambda run: f"{run['metrics']['insertions']:.2%}",
+    "del.": lambda run: f"{run['metrics']['deletions']:.2%}",
+    "dev": lambda run: f"{run['metrics']['dev_phoneme_error_rate']:.2%}",
+    "updates": lambda run: f"{run['steps']:,}",
+    "s per update": lambda run: figure(run["seconds_per_update"]),
+    "s per epoch": lambda run: figure(run["metrics"]["seconds_per_epoch"]),
+    "parameters": lambda run: f"{run['parameters']:,}",
+}
+CURVES = (
+    Curve("updates", "phoneme_error_rate"),
+    Curve("minutes of updates", "phoneme_error_rate", over="pace", scale=1 / 60),
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,7 +57,8 @@ class Flags(CorpusFlags):
     """Train every model within the same time, and compare."""
 
     preset: PresetName = "laptop"
-    """smoke: seconds; laptop: for AN4 on one core; paper: the paper's own numbers."""
+    """smoke: seconds; laptop: for AN4 on one core; streaming: the same for speech as it arrives;
+    paper: the paper's own numbers."""
     corpus: CorpusName = "synthetic"
     """synthetic is made on this machine; the others are read from --data-dir."""
     bad_input: BadInput = "refuse"
@@ -75,10 +75,6 @@ class Flags(CorpusFlags):
     """Minutes of updates for each model; if not given 40, for smoke 0.02, for paper 1,440."""
     rounds: int = 7
     """Turns that each model has while updates are timed."""
-    average: int = 1
-    """How many of the newest checkpoints the weights are the mean of."""
-    test: bool = True
-    """Recognize the test set; --no-test as long as anything is still decided on the dev set."""
     finished: bool = False
     """Train nothing: compare the runs that have ended; others that were begun are named."""
     out: Path | None = None
@@ -86,73 +82,101 @@ class Flags(CorpusFlags):
     publish: Path | None = None
     """Folder that gets a copy without the weights, such as docs/results/speech."""
 
-    def folder(self) -> Path:
-        """Where everything goes."""
-        default = Path("runs", APP, f"compare-{self.corpus}-{self.preset}")
-        return self.out if self.out is not None else default
-
 
 def main(flags: Flags) -> None:
     """Trains what is not trained yet, prints the table, and writes it."""
     require_one_process()
     check(flags)
-    out, preset = flags.folder(), flags.preset
+    out = flags.out or Path("runs", APP, f"compare-{flags.corpus}-{flags.preset}")
     make_folders(out, flags.publish)
-    settings: dict[str, Any] = {"corpus": flags.corpus, "bad_input": flags.bad_input}
-    settings["utterances"] = flags.utterances or PRESETS[preset]("linear").utterances
-    corpus = flags.read(flags.corpus, flags.bad_input, settings["utterances"])
-    recipes = list_recipes(preset, flags.attentions, **settings)
+    recipes = list_recipes(flags)
+    recipe = next(iter(recipes.values()))
+    corpus = flags.read(flags.corpus, flags.bad_input, recipe.utterances)
+    about = {"corpus": corpus.name, "preset": flags.preset}
+    times = read_times(
+        out / TIMES, about, list(recipes), lambda: measure_times(flags, corpus, recipes)
+    )
+    minutes = MINUTES.get(flags.preset, 40.0) if flags.minutes is None else flags.minutes
+    budget = Budget(times, 60 * minutes, model=model_name)
     # Those with a convolution are timed in any case: they may be asked for later.
-    times = read_update_times(out / "timings.json", corpus, recipes, flags.cache, flags.rounds)
-    minutes = MINUTES[preset] if flags.minutes is None else flags.minutes
-    chosen = {x: y for x, y in recipes.items() if flags.convolution or not y.depthwise_kernel}
-    comparison = build_comparison(corpus, chosen, flags.seeds, out, flags.cache)
-    pace = {each.name: times.seconds[model_name(each.name)] for each in comparison.variants}
-    comparison = comparison.within(60 * minutes, pace)
-    if not flags.finished:
-        comparison.equal_updates()
-    runs, absent = comparison.find_complete()
-    if not runs:
-        raise ValueError(expected(str(out), "a run that has ended", "none", "train first"))
-    selection = Selection(corpus, flags.cache, flags.bad_input, flags.average)
-    summaries = {}
-    for name, run in runs.items():
-        print(f"{name}:", flush=True)
-        recognition = selection.recognize(run, flags.test).model_dump(exclude_none=True)
-        summaries[name] = {**run_summary(run, APP), "recognition": recognition}
-    results = {
-        "app": APP,
-        "corpus": corpus.name,
-        "preset": preset,
-        "minutes": minutes,
-        "average": flags.average,
-        "timing": times.model_dump(),
-        "runs": summaries,
-        "absent": absent,
-    }
-    draw_curves(out / "curves.png", runs, times)
-    write_json(out / "results.json", results)
-    text = comparison_document(results, shlex.join(["python", *sys.argv]))
-    replace_file(out / "results.md", text.encode())
-    if flags.publish is not None:
-        publish(out, flags.publish, FILES, runs.values())
-    print(f"\n{comparison_table(results)}\nTable, picture and runs are in {out}.")
+    chosen = [x for x, y in recipes.items() if flags.convolution or not y.depthwise_kernel]
+    variants = [
+        make_variant(f"{name}-seed{seed}" if seed else name, recipes[name], seed, corpus, flags)
+        for seed, name in itertools.product(flags.seeds, chosen)
+    ]
+    # A run that was killed before the test set was recognized has a summary, too.
+    trainings = Trainings(out, variants, lambda of: "dev_phoneme_error_rate" in of["metrics"])
+    trainings = trainings.within(budget.seconds, budget.pace(trainings.names))
+    display = Display(
+        [COLUMNS], CURVES, read_errors, "phoneme error rate, dev set", log_scale=True, first="model"
+    )
+    train = not flags.finished
+    print(compare(trainings, display, budget=budget, publish_to=flags.publish, train=train))
 
 
 def check(flags: Flags) -> None:
     """Refuses numbers out of range and names that do not fit together."""
-    require_at_least(flags, {"rounds": 1, "average": 1, "utterances": 1})
+    require_at_least(flags, {"rounds": 1, "utterances": 1})
     for flag, values in (("--attentions", flags.attentions), ("--seeds", flags.seeds)):
         if not values or len(set(values)) < len(values):
             named = " ".join(map(str, values)) or "none"
             raise ValueError(expected(flag, "one or more, each once", named))
     require_at_least(flags, {"seeds": 0})
-    keep = PRESETS[flags.preset]("linear").training.keep_checkpoints
-    if flags.average > keep and not flags.finished:
-        wanted = f"at most the {keep} checkpoints that preset {flags.preset} keeps"
-        raise ValueError(expected("--average", wanted, flags.average))
     if flags.minutes is not None and not 0 < flags.minutes <= YEAR:
         raise ValueError(expected("--minutes", f"more than 0, at most {YEAR:,}", flags.minutes))
+
+
+def list_recipes(flags: Flags) -> dict[str, Recipe]:
+    """The recipe of each model, by name; the transformers also with convolutions, as "X-conv"."""
+    recipes = {}
+    for kernel, name in itertools.product((0, KERNEL), flags.attentions):
+        recipe = PRESETS[flags.preset](name)
+        if not kernel or name != "lstm":
+            recipes[f"{name}-conv" if kernel else name] = dataclasses.replace(
+                recipe,
+                depthwise_kernel=kernel,
+                corpus=flags.corpus,
+                bad_input=flags.bad_input,
+                utterances=flags.utterances or recipe.utterances,
+            )
+    return recipes
+
+
+def model_name(run: str) -> str:
+    """The model of a run, whatever its seed."""
+    return run.partition("-seed")[0]
+
+
+def measure_times(flags: Flags, corpus: Corpus, recipes: dict[str, Recipe]) -> dict[str, object]:
+    """Seconds of an update by model."""
+    recipe = next(iter(recipes.values()))
+    data = load_speech(corpus, "train", recipe, flags.cache)
+    typical = pick_typical_batches(build_length_order(data, recipe))
+    models = {name: build_model(of, len(corpus.inventory)) for name, of in recipes.items()}
+    return measure_updates(models, data, recognizer_loss, recipe.training, flags.rounds, typical)
+
+
+def make_variant(name: str, recipe: Recipe, seed: int, corpus: Corpus, flags: Flags) -> Variant:
+    """The training of a model with a seed."""
+
+    def train(training: TrainingFlags, out: Path, resume: bool) -> object:
+        own = dataclasses.replace(recipe, training=training)
+        return train_model(corpus, own, out, flags.cache, resume=resume)
+
+    settings: dict[str, object] = {
+        **{x: getattr(recipe, x) for x in ("preset", "utterances", "attention", "bad_input")},
+        "corpus": corpus.name,
+        "inventory": list(corpus.inventory),
+        "corpus_digest": corpus.digest(),
+    }
+    if recipe.attention != "lstm":
+        settings["model.ctc_transformer.depthwise_kernel"] = recipe.depthwise_kernel
+    return Variant(name, dataclasses.replace(recipe.training, seed=seed), train, settings)
+
+
+def read_errors(rows: Rows) -> dict[str, float]:
+    """Error rates on the dev set, in percent."""
+    return {f"{x}/per": 100 * run["metrics"]["dev_phoneme_error_rate"] for x, run in rows.items()}
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ import tyro
 from linattn_core.errors import expected
 from linattn_lab.script import parse_flags, require_at_least, run_script
 from speech.audio import RATE, Samples, read_audio
-from speech.decoding import BeamFlags, Decoding, build_search
+from speech.decoding import Decoding, Search
 from speech.lexicon import read_lexicon
 from speech.models import load_run
 from speech.online import EndpointRules, OnlineRecognizer, Result
@@ -48,7 +48,7 @@ class Flags:
     """The recordings; - for 16-bit samples on standard input."""
     run: Path
     """Folder of the run that train.py made."""
-    search: Annotated[BeamFlags, tyro.conf.arg(name="")]
+    search: Annotated[Decoding, tyro.conf.arg(name="")]
     chunk: int = 8
     """Frames of 40 ms that are heard before an answer."""
     rate: int = RATE
@@ -71,8 +71,7 @@ def main(flags: Flags) -> None:
         got = "both" if flags.microphone else "neither"
         raise ValueError(expected("FILE", "recordings, or --microphone", got))
     run = load_run(flags.run, flags.average)
-    decoding = Decoding(decoder="beam", **vars(flags.search))
-    search = build_search(decoding, [], run.inventory)
+    search = Search.read(flags.search, run.inventory)
     rules = EndpointRules(pause=flags.pause)
     lexicon = None if flags.lexicon is None else read_lexicon(flags.lexicon)
     recognizer = OnlineRecognizer(run, search, flags.chunk, rules, lexicon)

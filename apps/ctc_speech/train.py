@@ -24,7 +24,7 @@ from linattn_lab.script import peek_flag, preset_flags, require_at_least, run_sc
 from linattn_models.training import is_main_process, main_process_first
 from speech.corpora import CorpusFlags
 from speech.models import APP
-from speech.presets import TRAIN_PRESETS, Attention, Recipe, TrainPresetName
+from speech.presets import PRESETS, Attention, PresetName, Recipe
 from speech.training import train_model
 
 
@@ -32,7 +32,7 @@ from speech.training import train_model
 class Flags(CorpusFlags, Recipe):
     """The settings of a run."""
 
-    preset: TrainPresetName
+    preset: PresetName
     """smoke: seconds; laptop: AN4, 40 minutes of one core; streaming: the same for
     speech as it arrives; paper: the paper's own numbers."""
     out: Path | None = None
@@ -51,7 +51,7 @@ def main() -> None:
     known: dict[str, Attention] = {name: name for name in get_args(Attention)}
     attention = known.get(peek_flag("attention", "linear"), "linear")  # tyro refuses others
     presets: dict[str, Flags] = {
-        name: Flags(**vars(preset(attention))) for name, preset in TRAIN_PRESETS.items()
+        name: Flags(**vars(preset(attention))) for name, preset in PRESETS.items()
     }
     flags = preset_flags(presets, "laptop", description=__doc__)
     require_at_least(flags, {"batch_frames": 1, "max_frames": 1, "utterances": 1, "chunk": 0})

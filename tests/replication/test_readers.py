@@ -129,14 +129,6 @@ def test_figures_of_trainings_have_their_names(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_error_rates_are_of_seed_0(tmp_path: Path) -> None:
-    rates = {"linear": 0.1, "linear-seed1": 0.3, "lstm": 0.5}
-    runs = {name: {"metrics": {"dev_phoneme_error_rate": x}} for name, x in rates.items()}
-    write_json(tmp_path / "results.json", {"runs": runs})
-
-    assert readers.speech_errors(tmp_path) == {"linear/per": 10.0, "lstm/per": 50.0}
-
-
 def test_epochs_are_of_the_models_whose_updates_could_be_measured(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="speech/epoch"):
         readers.speech_epochs(tmp_path)

@@ -1,4 +1,4 @@
-"""From log-probabilities to phones: greedily, or by beam search with an n-gram over phones."""
+"""From log-probabilities to phones by beam search, with or without an n-gram over phones."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from torch import Tensor
 
 from linattn_core.errors import expected
-from linattn_models.ctc import AlignedPhone, BeamSearch, Hypothesis, NGram, ctc_greedy
+from linattn_models.ctc import AlignedPhone, BeamSearch, Hypothesis, NGram
 from linattn_models.ctc.alignment import as_frames, labeling_log_probability
 from linattn_models.ctc.beam_search import LARGEST_BONUS
 from linattn_models.validation import in_range
@@ -21,13 +20,13 @@ PIECE = 6_000  # output frames after which phones are made final: four minutes
 
 
 @dataclass(frozen=True)
-class BeamFlags:
+class Decoding:
     """A prefix beam search; the docstrings are the help of the flags."""
 
     beam: int = 16
-    """Prefixes that a beam search keeps."""
+    """Prefixes that the search keeps."""
     lm: Path | None = None
-    """For a beam search: an ARPA file with a model of phones."""
+    """An ARPA file with a model of phones; none by default."""
     lm_weight: float = 0.5
     """Weight of the language model's log-probabilities."""
     insertion_bonus: float | None = None
@@ -42,42 +41,33 @@ class BeamFlags:
             in_range("--insertion-bonus", self.insertion_bonus, -LARGEST_BONUS, LARGEST_BONUS)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Decoding(BeamFlags):
-    """How phones are decoded."""
-
-    decoder: Literal["greedy", "beam"] = "greedy"
-    """greedy: the likeliest path; beam: the likeliest phones over all paths."""
-    ngram: int = 0
-    """For beam: phones of the longest n-gram, of a model of the training transcripts; 0: none."""
-
-    @property
-    def bonus(self) -> float:
-        """What is added for each phone."""
-        if self.insertion_bonus is not None:
-            return self.insertion_bonus
-        return 1.0 if self.ngram or self.lm is not None else 0.0
-
-    @property
-    def label(self) -> str:
-        """For tables, without the beam and without files."""
-        if self.decoder == "greedy":
-            return "greedy"
-        weights = f"weight {self.lm_weight:g}, bonus {self.bonus:g}"
-        return f"{self.ngram}-gram, {weights}" if self.ngram else "no n-gram"
-
-
 @dataclass(frozen=True)
 class Search:
     """A decoding with its language model over phones, if any."""
 
-    decoding: Decoding
+    decoding: Decoding = Decoding()
     lm: NGram | None = None
+
+    @classmethod
+    def read(cls, decoding: Decoding, inventory: Sequence[str]) -> Search:
+        """The decoding with the language model of its file, if it names one."""
+        lm = None if decoding.lm is None else NGram.read(decoding.lm, inventory)
+        return cls(decoding, lm)
+
+    @property
+    def bonus(self) -> float:
+        """What is added for each phone."""
+        given = self.decoding.insertion_bonus
+        return given if given is not None else float(self.lm is not None)
+
+    @property
+    def label(self) -> str:
+        """For people, without the beam."""
+        weights = f"weight {self.decoding.lm_weight:g}, bonus {self.bonus:g}"
+        return "no n-gram" if self.lm is None else f"{self.lm.order}-gram, {weights}"
 
     def phones(self, log_probabilities: Tensor, lengths: Tensor) -> list[list[int]]:
         """The phones of each row."""
-        if self.decoding.decoder == "greedy":
-            return ctc_greedy(log_probabilities, lengths)
         rows = self.hypotheses(log_probabilities, lengths, 1)
         return [best[0].labels if best else [] for best in rows]
 
@@ -96,7 +86,7 @@ class Search:
             beam=decoding.beam,
             lm=self.lm,
             lm_weight=decoding.lm_weight,
-            insertion_bonus=decoding.bonus,
+            insertion_bonus=self.bonus,
         )
 
     def _search_row(self, frames: Tensor, n_best: int) -> list[Hypothesis]:
@@ -124,18 +114,3 @@ class Search:
             )
             for rest in search.result(n_best)
         ]
-
-
-def build_search(
-    decoding: Decoding, transcripts: Sequence[Sequence[int]], inventory: Sequence[str]
-) -> Search:
-    """The decoding with the language model that it names.
-
-    Args:
-        transcripts: the phones of the training set, as numbers.
-    """
-    if decoding.lm is not None:
-        return Search(decoding, NGram.read(decoding.lm, inventory))
-    if decoding.ngram:
-        return Search(decoding, NGram.estimate(transcripts, inventory, decoding.ngram))
-    return Search(decoding)

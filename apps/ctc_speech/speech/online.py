@@ -1,6 +1,6 @@
 """A recognizer for speech as it arrives, with the calls that users of sherpa-onnx know.
 
-recognizer = OnlineRecognizer(load_run(folder), Search(Decoding(decoder="beam")))
+recognizer = OnlineRecognizer(load_run(folder), Search())
 stream = recognizer.create_stream()
 stream.accept_waveform(16_000, samples)           # any number of times, any number of samples
 while recognizer.is_ready(stream):

@@ -23,14 +23,6 @@ from speech.features import STEP_SECONDS, Normalization
 
 Attention = Literal["linear", "softmax", "lsh-1", "lsh-4", "lstm"]
 ATTENTIONS: tuple[Attention, ...] = ("linear", "softmax", "lsh-4", "lstm")  # of table 3
-# Table 3 of the paper: phoneme error rate on WSJ's validation set, %, and seconds per epoch.
-PAPER = {
-    "lstm": (10.94, 1_047),
-    "softmax": (5.12, 2_711),
-    "lsh-4": (9.33, 2_250),
-    "linear": (8.08, 824),
-}
-
 SPEEDS = (1.0, 0.9, 1.1)  # to train at, the speech as it is first
 # Updates in 40 minutes of one core with AVX2, by the seconds of an update; lsh-1's are estimated.
 LAPTOP_STEPS = {"linear": 6_000, "softmax": 5_300, "lsh-1": 4_000, "lsh-4": 2_300, "lstm": 5_300}
@@ -219,14 +211,8 @@ def streaming(attention: Attention) -> Recipe:
     )
 
 
-PresetName = Literal["smoke", "laptop", "paper"]  # of models that are compared
+PresetName = Literal["smoke", "laptop", "paper", "streaming"]
 PRESETS: dict[PresetName, Callable[[Attention], Recipe]] = {
-    "smoke": smoke,
-    "laptop": laptop,
-    "paper": paper,
-}
-TrainPresetName = Literal["smoke", "laptop", "paper", "streaming"]
-TRAIN_PRESETS: dict[TrainPresetName, Callable[[Attention], Recipe]] = {
     "smoke": smoke,
     "laptop": laptop,
     "paper": paper,

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from linattn_core.errors import expected
+from linattn_lab.figures import add_figures
 from linattn_lab.plots import plot_run
 from linattn_models.ctc import ctc_greedy
 from linattn_models.training import RunFolder, is_main_process, main_process_first, train
@@ -119,6 +120,7 @@ def _finish(errors: Errors, batches: int, run: RunFolder) -> dict[str, Any]:
         "test_phones": errors.phones,
     }
     run.write_summary(summary)
+    add_figures(run.path, summary["metrics"])
     plot_run(run)
     return {**summary, "errors": errors}
 

@@ -16,19 +16,17 @@ import pytest
 import soundfile
 import torch
 
-from linattn_lab.store import Record, read_records
+from linattn_lab.figures import read_figures
 from linattn_models.ctc import CTCTransformer, ctc_beam_search
 from speech.audio import Samples, resample
-from speech.decoding import Decoding, Search
+from speech.decoding import Search
 from speech.features import Frames, filterbank
 from speech.frame_stream import FrameStream
 from speech.lexicon import parse_lexicon
-from speech.live import measure_live
 from speech.models import TrainedRun, build_model
 from speech.online import EndpointRules, OnlineRecognizer, OnlineStream
 from speech.presets import Attention, smoke
 from speech.running import RunningNorm
-from speech.streaming_table import Streaming
 from speech.words import WordFinder
 from stream import cut, listen, show
 from tests.apps.app_scripts import Script
@@ -46,7 +44,7 @@ def babble(seconds: float, seed: int = 0) -> np.ndarray:
 
 def recognizer_of(run: TrainedRun, **rules: float) -> OnlineRecognizer:
     endpoints = replace(NEVER, **rules)
-    return OnlineRecognizer(run, Search(Decoding(decoder="beam")), 4, endpoints)
+    return OnlineRecognizer(run, Search(), 4, endpoints)
 
 
 def feed(stream: OnlineStream, samples: np.ndarray, pieces: list[int]) -> None:
@@ -90,21 +88,10 @@ def test_models_to_compare_with_stream(streaming_run: TrainedRun, attention: Att
     assert recognizer.result(stream).is_final and stream.num_frames == 17
 
 
-def test_delays_do_not_depend_on_streams_beside(streaming_run: TrainedRun) -> None:
-    recordings = [babble(seconds, seed) for seed, seconds in enumerate((1.0, 0.4, 0.7))]
-    alone, beside = (measure_live(recognizer_of(streaming_run), recordings, n) for n in (1, 3))
-    assert replace(alone, real_time_factor=0.0) == replace(beside, real_time_factor=0.0)
-    assert alone.delay_p50 is not None and alone.delay_p95 is not None
-    assert alone.delay_p50 <= alone.delay_p95 <= 1.0 and 0 <= alone.revised <= 1
-    assert alone.real_time_factor > 0 and alone.state_bytes > 0
-
-
 def test_words_are_those_of_all_phones_at_once(streaming_run: TrainedRun) -> None:
     lines = ["one A B", "two C D E", "three B", "four E A"]
     lexicon, samples = parse_lexicon(lines, "x"), babble(3.0)
-    recognizer = OnlineRecognizer(
-        streaming_run, Search(Decoding(decoder="beam")), 4, NEVER, lexicon
-    )
+    recognizer = OnlineRecognizer(streaming_run, Search(), 4, NEVER, lexicon)
     stream = recognizer.create_stream()
     assert recognizer.result(stream).words == ()
     feed(stream, samples, [])
@@ -205,9 +192,7 @@ def test_a_terminal_shows_in_the_end_what_a_file_gets(
     pairs = [f"{a}{b} {a} {b}" for a in "ABCDE" for b in "ABCDE"]
     lexicon = parse_lexicon([*pairs, *(f"{9 * a} {a}" for a in "ABCDE")], "x")
     rules, outputs = replace(NEVER, longest=0.8), []
-    recognizer = OnlineRecognizer(
-        streaming_run, Search(Decoding(decoder="beam")), 4, rules, lexicon
-    )
+    recognizer = OnlineRecognizer(streaming_run, Search(), 4, rules, lexicon)
     for is_terminal in (False, True):
         monkeypatch.setattr(sys.stdout, "isatty", lambda x=is_terminal: x)
         for seed in range(3):
@@ -221,9 +206,7 @@ def test_an_utterance_without_a_word_is_no_line(
 ) -> None:
     # Its word is so long that leaving out all phones is nearer.
     lexicon = parse_lexicon([f"long {' '.join(500 * 'A')}"], "x")
-    recognizer = OnlineRecognizer(
-        streaming_run, Search(Decoding(decoder="beam")), 4, replace(NEVER, longest=0.8), lexicon
-    )
+    recognizer = OnlineRecognizer(streaming_run, Search(), 4, replace(NEVER, longest=0.8), lexicon)
     for is_terminal in (False, True):
         monkeypatch.setattr(sys.stdout, "isatty", lambda x=is_terminal: x)
         show(recognizer, cut(babble(2.0)), 16_000)
@@ -372,22 +355,14 @@ def test_a_recording_is_recognized_as_it_arrives(
     assert all(len(line.split()) >= 4 for line in done.stdout.splitlines())
     done = script("stream", "--run", tmp_path / "run")
     assert done.code != 0 and "FILE" in done.stderr
-    flags = ["--data-dir", tones, "--cache", tmp_path / "cache", "--split", "test", "--ngram", 2]
-    flags += ["--chunks", 2, 4, "--recordings", 3, "--streams", 2, "--minutes", 0.05]
-    measured = ["--run", tmp_path / "run", "--out", tmp_path / "measured", "--growth-minutes", 0.1]
+    flags = ["--data-dir", tones, "--cache", tmp_path / "cache", "--split", "test", "--chunk", 2]
+    done = script("transcribe", "--run", tmp_path / "run", *flags)
+    assert done.code == 0, done.stderr
+    figures = read_figures(tmp_path / "run")
+    rate = figures["test/running/chunk 2/average 1/greedy/phoneme_error_rate"]
+    assert rate == figures["phoneme_error_rate"]  # the chunk of the run
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    for name in ("one", "two"):
-        done = script("measure_streaming", *measured, *flags, "--name", name)
-        assert done.code == 0, done.stderr
-    two, one = read_records(tmp_path / "measured" / "streaming.json", Record[Streaming])
-    assert one.results["one"].errors == two.results["two"].errors
-    result = two.results["two"]
-    assert result.errors["2"][0] == result.levels["+0 dB"]  # the chunk of the run
-    assert list(result.live) == ["2", "4"] and result.long >= 0
-    assert all(list(beside) == ["1", "2"] for beside in result.live.values())
-    assert (tmp_path / "measured" / "streaming.png").stat().st_size > 1_000
-    assert "all at once" in done.stdout and " one |" in done.stdout
     done = script("export_onnx", "--run", tmp_path / "run", "--out", tmp_path / "new" / "a.onnx")
     assert done.code == 0, done.stderr
     assert "chunk 8" in done.stdout and (tmp_path / "new" / "a.onnx").stat().st_size > 10_000

@@ -12,6 +12,7 @@ import pytest
 import soundfile
 import torch
 
+from linattn_lab.figures import read_figures
 from linattn_models.ctc import NGram, ctc_greedy
 from linattn_models.training import RunFolder
 from speech.corpora import CorpusFlags
@@ -46,22 +47,27 @@ def test_a_run_is_not_resumed_on_another_corpus(
     assert again.code == 2 and "bad_input was" in again.stderr
 
 
-def test_evaluate_finds_the_errors_that_training_found(
+def test_a_split_has_the_errors_that_training_and_transcribing_found(
     smoke_run: Path, tones: Path, tmp_path: Path, script: Script
 ) -> None:
-    out = tmp_path / "new" / "errors.json"
-    flags = ["--run", smoke_run, "--data-dir", tones, "--cache", tmp_path, "--out", out]
-    done = script("evaluate", *flags)
+    run = shutil.copytree(smoke_run, tmp_path / "run")
+    trained = read_figures(run)
+    metrics = json.loads((run / "summary.json").read_text())["metrics"]
+    assert trained == metrics and metrics["test_phones"] == 9
+    flags = ["--run", run, "--data-dir", tones, "--cache", tmp_path, "--split", "test"]
+    done = script("transcribe", *flags)
     assert done.code == 0, done.stderr
-    errors = json.loads(out.read_text())
-    metrics = json.loads((smoke_run / "summary.json").read_text())["metrics"]
+    figures = read_figures(run)
+    assert trained.items() < figures.items()
     for name in ("phoneme_error_rate", "substitutions", "insertions", "deletions"):
-        assert errors[name] == metrics[name]
-    assert errors["phones"] == metrics["test_phones"] == 9
-    assert errors["transcribed"]["phoneme_error_rate"] == transcribed_rate(smoke_run, tones)
-    done = script("evaluate", *flags, "--decoder", "beam", "--ngram", 2, "--average", 2)
+        assert figures[f"test/speaker/average 1/greedy/{name}"] == metrics[name]
+    alone = figures["test/utterance/average 1/greedy/phoneme_error_rate"]
+    assert alone == transcribed_rate(run, tones)
+    assert f"{alone:.2%} of 9 phones are wrong" in done.stdout
+    done = script("transcribe", *flags, "--ngram", 2, "--average", 2)
     assert done.code == 0, done.stderr
-    assert json.loads(out.read_text())["phones"] == 9
+    label = "test/speaker/average 2/2-gram, weight 0.5, bonus 1/phoneme_error_rate"
+    assert read_figures(run).keys() > figures.keys() | {label}
 
 
 def transcribed_rate(run: Path, tones: Path) -> float:
@@ -70,7 +76,7 @@ def transcribed_rate(run: Path, tones: Path) -> float:
     corpus = CorpusFlags(data_dir=tones).read("kaldi")
     said, heard = [], []
     for item in corpus.splits["test"]:
-        transcript = transcribe(trained, tones / "test" / f"{item.id}.wav", Search(Decoding()), 1)
+        transcript = transcribe(trained, tones / "test" / f"{item.id}.wav", Search(), 1)
         (phones,) = ctc_greedy(torch.from_numpy(transcript.posteriors)[None])
         said.append(list(item.phones))
         heard.append([trained.inventory[phone - 1] for phone in phones])
@@ -90,12 +96,13 @@ def test_transcribe_gives_hypotheses_and_a_picture(
     assert (tmp_path / "test-0.png").stat().st_size > 1_000
 
 
-def test_transcribe_searches_with_the_ngram_that_evaluate_wrote(
+def test_recordings_are_searched_with_the_ngram_that_was_written(
     smoke_run: Path, tones: Path, tmp_path: Path, script: Script
 ) -> None:
     arpa, recording = tmp_path / "phones.arpa", tones / "test" / "test-0.wav"
-    flags = ["--run", smoke_run, "--data-dir", tones, "--cache", tmp_path, "--write-lm", arpa]
-    done = script("evaluate", *flags, "--ngram", 2)
+    folder = shutil.copytree(smoke_run, tmp_path / "run")
+    flags = ["--run", folder, "--data-dir", tones, "--cache", tmp_path, "--split", "dev"]
+    done = script("transcribe", *flags, "--ngram", 2, "--write-lm", arpa)
     assert done.code == 0, done.stderr
     run = load_run(smoke_run)
     corpus = CorpusFlags(data_dir=tones).read("kaldi")
@@ -106,35 +113,35 @@ def test_transcribe_searches_with_the_ngram_that_evaluate_wrote(
         done = script("transcribe", "--run", smoke_run, "--lm", arpa, "--json", *given, recording)
         assert done.code == 0, done.stderr
         (item,) = json.loads(done.stdout)
-        decoding = Decoding(decoder="beam", ngram=2, insertion_bonus=bonus)
+        decoding = Decoding(insertion_bonus=bonus)
         transcript = transcribe(run, recording, Search(decoding, estimated), 1)
         assert item["hypotheses"] == transcript.to_dict()["hypotheses"]
-
-    for others in ([], ["--ngram", 2, "--lm", arpa]):
-        refused = script("evaluate", *flags, *others)
-        assert refused.code == 2 and "--write-lm: expected an n-gram" in refused.stderr
 
 
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
-        (["--ngram", 3], "--ngram"),
-        (["--lm", "x.arpa"], "--lm"),
-        (["--decoder", "beam", "--ngram", 3, "--lm", "x.arpa"], "--lm"),
-        (["--out", "/tmp"], "--out"),
-        (["--average", 0], "--average"),
-        (["--decoder", "beam", "--beam", 0], "--beam"),
-        (["--decoder", "beam", "--beam", 10**9], "--beam"),
-        (["--average", 10**20], "--average"),
-        (["--average", 3], "--average"),
+        ([], "FILE"),
+        (["--split", "dev", "a.wav"], "FILE"),
+        (["--ngram", 3, "a.wav"], "--ngram"),
+        (["--split", "dev", "--ngram", 3, "--lm", "x.arpa"], "--ngram"),
+        (["--split", "dev", "--write-lm", "x.arpa"], "--write-lm"),
+        (["--split", "dev", "--ngram", 3, "--write-lm", "/tmp"], "--write-lm"),
+        (["--split", "dev", "--chunk", 4], "chunk"),
+        (["--split", "dev", "--chunk", 0], "--chunk"),
+        (["--split", "dev", "--average", 0], "--average"),
+        (["--split", "dev", "--beam", 0], "--beam"),
+        (["--split", "dev", "--beam", 10**9], "--beam"),
+        (["--split", "dev", "--average", 10**20], "--average"),
+        (["--split", "dev", "--average", 3], "--average"),
     ],
 )
-def test_evaluate_refuses_what_it_would_not_use(
-    flags: list[object], named: str, smoke_run: Path, tones: Path, script: Script
+def test_transcribe_refuses_what_it_would_not_use(
+    flags: list[object], named: str, smoke_run: Path, tones: Path, tmp_path: Path, script: Script
 ) -> None:
-    done = script("evaluate", "--run", smoke_run, "--data-dir", tones, *flags)
-    assert done.code == 2 and not done.stdout
-    assert f"{named}: expected" in done.stderr and done.stderr.count("\n") == 1
+    shared = ["--run", smoke_run, "--data-dir", tones, "--cache", tmp_path]
+    done = script("transcribe", *shared, *flags)
+    assert done.code == 2 and f"{named}: expected" in done.stderr
 
 
 def test_other_phones_and_an_edited_configuration_are_refused(
@@ -142,8 +149,8 @@ def test_other_phones_and_an_edited_configuration_are_refused(
 ) -> None:
     lexicon = tmp_path / "x.dict"
     lexicon.write_text("LOW L OW\nMID M IH D\nHIGH HH AY\n")
-    flags = ["--data-dir", tones, "--cache", tmp_path, "--lexicon", lexicon]
-    done = script("evaluate", "--run", smoke_run, *flags)
+    flags = ["--data-dir", tones, "--cache", tmp_path, "--lexicon", lexicon, "--split", "test"]
+    done = script("transcribe", "--run", smoke_run, *flags)
     assert done.code == 2 and "give the --lexicon of its training, if any" in done.stderr
     run = RunFolder(shutil.copytree(smoke_run, tmp_path / "run"))
     run.write_config({**run.config(), "model": {}})
@@ -151,12 +158,22 @@ def test_other_phones_and_an_edited_configuration_are_refused(
     assert done.code == 2 and "config.json, got another one" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [({"beam": 0}, "--beam"), ({"lm_weight": -1.0}, "--lm-weight"),
+     ({"insertion_bonus": float("nan")}, "--insertion-bonus")],
+)  # fmt: skip
+def test_searches_out_of_range_are_refused(flags: dict[str, float], named: str) -> None:
+    with pytest.raises(ValueError, match=f"^{named}"):
+        Decoding(**flags).check()  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("seconds", [0.055, 0.105, 0.185])
 def test_times_of_a_short_recording(smoke_run: Path, tmp_path: Path, seconds: float) -> None:
     """Every output frame is four frames of 10 ms, also where the last is not whole."""
     file = tmp_path / "short.wav"
     soundfile.write(file, tone(900.0, seconds), 16_000)
-    transcript = transcribe(load_run(smoke_run), file, Search(Decoding()), 1)
+    transcript = transcribe(load_run(smoke_run), file, Search(), 1)
     assert transcript.frame_seconds == pytest.approx(0.04)
 
 
@@ -165,7 +182,7 @@ def test_a_long_recording_has_the_phones_of_a_search_at_once(
 ) -> None:
     torch.manual_seed(0)
     frames = (6 * torch.randn(1, 90, 5)).log_softmax(-1)
-    search, lengths = Search(Decoding(decoder="beam")), torch.tensor([80])
+    search, lengths = Search(), torch.tensor([80])
     (whole,) = search.hypotheses(frames, lengths, 1)[0]
     monkeypatch.setattr("speech.decoding.PIECE", 7)
     parts = search.hypotheses(frames, lengths, 2)[0]
