@@ -11,7 +11,7 @@ from torch import Tensor
 from benchmarks import oracle
 from benchmarks.cases.peer_decoder import PeerDecoder
 from linattn_models import AutoregressiveTransformer, CompiledDecoder
-from linattn_models.decoding import Filters, Sampling
+from linattn_models.decoding import SamplingParams, Settings, start_draws
 
 STEPS = "decoding by steps"
 # What the compiled decoder's parameters may differ from the float64 oracle's by, as largest error
@@ -45,36 +45,33 @@ def check_compiled(
     The rows repeat a few sequences, which keeps the oracle small.
 
     Args:
-        limits: of the draws, by the names of `Filters`.
+        limits: of the draws, by the names of `SamplingParams`.
     """
-    filters = Filters(**limits)
+    settings = Settings(SamplingParams(seed=3, **limits), model.head, model.device)
     tokens, exact = _tokens_and_oracle(model)
     rows = torch.arange(batch, device=model.device) % len(tokens)
     parameters, state = decoder.prefill(tokens[rows, :0])
-    generator, again = (torch.Generator(model.device).manual_seed(3) for _ in range(2))
     stepped, others = [parameters], 0
     for token in tokens[rows, :-1].unbind(1):
-        parameters, drawn, state = decoder.step_and_sample(
-            token, state, generator=generator, **limits
-        )
+        position = state.cursor.rows(batch, model.device)
+        parameters, drawn, state = decoder.step_and_sample(token, state, seeds=3, **limits)
         stepped.append(parameters)
-        allowed = filters(parameters, 1.0) if filters else parameters
-        others += int((drawn != model.head.sample(allowed, generator=again)).sum())
+        draws = settings.draws(token, position, position)
+        others += int((drawn != draws.draw(model.head, parameters)).sum())
     if others > max(1, MOST_OTHER_DRAWS * batch * model.max_length):
         return f"{others} of {batch * model.max_length} tokens drawn are not the head's own"
-    if not _steps_at_once_agree(decoder, tokens[rows, 0], filters):
+    if not _steps_at_once_agree(decoder, tokens[rows, 0], limits):
         return "several steps in one call differ from single ones"
     tolerance = TOLERANCE[decoder.weights]
     return oracle.find_disagreement(STEPS, torch.stack(stepped, 1), exact[rows], tolerance)
 
 
-def _steps_at_once_agree(decoder: CompiledDecoder, token: Tensor, filters: Filters) -> bool:
+def _steps_at_once_agree(decoder: CompiledDecoder, token: Tensor, limits: dict[str, Any]) -> bool:
     """Whether the steps that `generate` makes by one call draw what single steps draw."""
     state = decoder.prefill(token.unsqueeze(1)[:, :0])[1]
     count, single = decoder.steps_at_once(state, decoder.native.most_steps), state.clone()
-    ours, theirs = (
-        Sampling(1.0, torch.Generator(token.device).manual_seed(3), filters) for _ in range(2)
-    )
+    params = SamplingParams(seed=3, **limits)
+    ours, theirs = (start_draws(params, len(token), decoder.head, token.device) for _ in range(2))
     parameters, drawn, _ = decoder.steps_and_draws(token, state, ours, count)
     for own, tokens in zip(parameters, drawn, strict=True):
         expected, token, single = decoder.step_and_draw(token, single, theirs)

@@ -20,7 +20,7 @@ from linattn_lab.throughput import generation_throughput
 from linattn_lab.timing import NotMeasured, stopwatch
 from linattn_models import AutoregressiveTransformer, CompiledDecoder
 from linattn_models.attention import Attention
-from linattn_models.decoding import Sampling
+from linattn_models.decoding import SamplingParams, start_draws
 from linattn_models.state import Cursor
 
 LINEAR, STATEFUL_SOFTMAX = "linear (eager)", "stateful softmax"
@@ -80,7 +80,8 @@ def step_compiled(weights: str, task: Task, attention: Attention | None = None) 
     state = _state_at(task.length // 2, model, task)
     generator, token = _seeded_token(model, task)
     steps = decoder.steps_at_once(state, task.length)
-    run = partial(decoder.steps_and_draws, token, state, Sampling(generator=generator), steps)
+    draws = start_draws(SamplingParams(), task.batch, model.head, model.device, generator)
+    run = partial(decoder.steps_and_draws, token, state, draws, steps)
     check = partial(check_compiled, model, decoder, task.batch)
     is_plain = attention is None and not task.language
     work = _least_work(task, steps, weights) if is_plain else {}

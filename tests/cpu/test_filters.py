@@ -8,16 +8,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from linattn_core.decoder_spec import Draw
 from linattn_models import Categorical, compile_decoder
-from linattn_models.decoding import Filters
-from linattn_models.decoding.predictors import layers_of
+from linattn_models.decoding import Filters, SamplingParams, start_draws
 from tests.models.tiny import seeded, tiny_model
 
 ROWS = 20
 
 
-def drawn_from(logits: Tensor, draw: Draw, filters: Filters) -> Tensor:
+def drawn_from(logits: Tensor, params: SamplingParams) -> Tensor:
     """The tokens (ROWS,) that a step draws, with the same logits (V,) for every row."""
     model = tiny_model("linear", len(logits)).float()
     with torch.no_grad():
@@ -26,16 +24,20 @@ def drawn_from(logits: Tensor, draw: Draw, filters: Filters) -> Tensor:
     decoder = compile_decoder(model, backend="cpu")
     token = torch.zeros(ROWS, dtype=torch.int64)
     _, state = decoder.prefill(token[:, None])
-    parameters, drawn = decoder.native.step(token, 2, layers_of(state), draw, filters)
+    draws = start_draws(params, ROWS, model.head, decoder.device)
+    parameters, drawn, _ = decoder.step_and_draw(token, state, draws)
     torch.testing.assert_close(
         parameters, logits.expand_as(parameters), rtol=0, atol=0, equal_nan=True
     )
-    assert drawn is not None
     return drawn
 
 
-def noise(logits: Tensor, temperature: float, seed: int) -> Draw:
-    return Categorical(len(logits)).noise((ROWS,), temperature, seeded(seed), like=logits)
+def drawn_by_torch(logits: Tensor, params: SamplingParams, passing: Tensor) -> Tensor:
+    """The tokens (ROWS,) that the head draws from the logits that pass."""
+    head = Categorical(len(logits))
+    plain = SamplingParams(params.temperature, seed=params.seed)
+    draws = start_draws(plain, ROWS, head, logits.device)
+    return draws.draw(head, passing.expand(ROWS, -1))
 
 
 @pytest.mark.usefixtures("two_threads", "instruction_set")
@@ -57,10 +59,9 @@ def test_a_step_draws_from_what_passes_in_float64(
 ) -> None:
     logits = 2 * torch.randn(vocabulary, generator=seeded(seed))
     logits = logits.round() if with_ties else logits
-    draw = noise(logits, temperature, seed)
+    params = SamplingParams(temperature, **vars(filters), seed=seed)
     passing = filters(logits.double()[None], temperature).float()
-    expected = Categorical(vocabulary).choose(passing, draw)
-    assert torch.equal(drawn_from(logits, draw, filters), expected)
+    assert torch.equal(drawn_from(logits, params), drawn_by_torch(logits, params, passing))
 
 
 @pytest.mark.parametrize(
@@ -71,6 +72,9 @@ def test_a_step_draws_from_what_passes_in_float64(
 def test_logits_that_are_not_finite(filters: Filters, special: float, everywhere: bool) -> None:
     logits = torch.randn(21, generator=seeded())
     logits[slice(None) if everywhere else slice(3, 5)] = special
-    draw = noise(logits, 1.0, 0)
-    expected = Categorical(21).choose(filters(logits.expand(ROWS, -1), 1.0), draw)
-    assert torch.equal(drawn_from(logits, draw, filters), expected)
+    params = SamplingParams(**vars(filters), seed=0)
+    passing = filters(logits.expand(ROWS, -1), 1.0)
+    drawn = drawn_from(logits, params)
+    assert drawn.min() >= 0 and drawn.max() < 21
+    if special == special:  # no NaN, which the caller refuses
+        assert torch.equal(drawn, drawn_by_torch(logits, params, passing))

@@ -91,7 +91,7 @@ struct DecoderModel : DecoderShape {
 // inputs, the first of them at position positions[b].
 //
 // A call with more than one step has one input for each row and draws. The tokens that a step draws are the inputs of
-// the next one; waits, uniform, quantiles, outputs and drawn then have a first dimension of `steps`.
+// the next one; quantiles, outputs and drawn then have a first dimension of `steps`.
 struct DecoderCall {
     std::int64_t batch, inputs;     // B, and the most inputs of a row
     const std::int64_t* lengths;    // (B), or null if all rows have `inputs`
@@ -105,14 +105,8 @@ struct DecoderCall {
     float* const* keys;          // with a window, for each layer (B, H_kv, window, D), updated in place
     float* const* values;        // the same
     float* outputs;              // (B, P) after each row's last input; of vectors (B, inputs, E)
-    const float* waits;          // (B, choices) from the exponential distribution; null: take the argmax
-    const float* uniform;        // (B, channels), for a mixture of logistics; null where `waits` is
-    float temperature;
-    // Filters of a categorical head's tokens, as in linattn_core.decoding.TokenFilters; 0 switches one off.
-    std::int64_t top_k;
-    double top_p, min_p;
-    // In place of all these, settings of each row, (B), and for each row four uniform random numbers, (B, 4), at which
-    // distribution functions are inverted; null where rows share their settings.
+    // How each row draws, as in linattn_core.decoder_spec.Draw: four uniform random numbers, (B, 4), at which distribution
+    // functions are inverted, and settings, (B); 0 switches a filter off. Null to draw nothing.
     const double* quantiles;
     const double *temperatures, *top_ps, *min_ps;
     const std::int64_t* top_ks;

@@ -147,9 +147,7 @@ void PackedDecoder::take_drawn(DecoderCall& call, std::vector<std::int64_t>& pos
     call.tokens = call.drawn;
     call.drawn += values;
     call.outputs += call.batch * tokens.output.outputs;
-    if (call.waits != nullptr) call.waits += call.batch * tokens.choices;
-    if (call.uniform != nullptr) call.uniform += values;
-    if (call.quantiles != nullptr) call.quantiles += 4 * call.batch;
+    call.quantiles += 4 * call.batch;
     ++call.position;
     for (std::int64_t& position : positions) ++position;
 }

@@ -86,7 +86,7 @@ def test_a_decoder_of_other_weights_fails_its_check(compiled: Compiled) -> None:
     assert "decoding by steps" in str(check_compiled(model, decoder, 3))
 
 
-@pytest.mark.parametrize(("shift", "ignored"), [(1, {}), (0, {"top_p": 0.1})])
+@pytest.mark.parametrize(("shift", "ignored"), [(1, {}), (0, {"temperature": 0.1})])
 def test_a_decoder_that_draws_otherwise_fails_its_check(
     compiled: Compiled, monkeypatch: pytest.MonkeyPatch, shift: int, ignored: dict[str, float]
 ) -> None:

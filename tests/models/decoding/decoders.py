@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from linattn_core.decoder_spec import Sampler
 from linattn_models import AutoregressiveTransformer, DecodingState, Head, compile_decoder
+from linattn_models.decoding import SamplingParams, Settings
 from linattn_models.decoding.compile import compile_described
 from linattn_models.decoding.recorders import EagerRecorder, Recorder
 from tests.models.decoding.tape import TapeRecorder
@@ -118,13 +120,27 @@ def worst(actual: Tensor, expected: Tensor) -> float:
     return float((actual - expected).abs().max() / expected.std())
 
 
-class Halves:
-    """A head that the project does not know: it samples for itself."""
+def draw_again(head: Head, parameters: Tensor, position: int, **settings: Any) -> Tensor:
+    """The tokens that rows draw from parameters at a position, in torch."""
+    positions = torch.full((len(parameters),), position, device=parameters.device)
+    checked = Settings(SamplingParams(**settings), head, parameters.device)
+    return checked.draws(positions.unsqueeze(1), positions, positions).draw(head, parameters)
 
-    kind, levels, channels, num_parameters = "halves", 4, 1, 2
 
-    def sample(self, parameters: Tensor, **how: Any) -> Tensor:
+class Halves(Head):
+    """A head that the project does not know: it draws for itself."""
+
+    kind = "halves"
+    levels, channels, num_parameters = 4, 1, 2
+
+    def negative_log_likelihood(self, parameters: Tensor, tokens: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def invert(self, parameters: Tensor, uniform: Tensor, temperature: Tensor) -> Tensor:
         return (parameters[..., 0] > parameters[..., 1]).long()
+
+    def sampler(self) -> Sampler:
+        raise NotImplementedError
 
     def initial_bias(self) -> Tensor:
         return torch.zeros(2)

@@ -15,6 +15,7 @@ from tests.models.decoding.decoders import (
     Halves,
     Kind,
     close,
+    draw_again,
     forced,
     long_model,
     model_of,
@@ -73,10 +74,10 @@ def test_a_step_that_samples_is_a_step_and_a_sample_at_any_temperature(
     alone, _ = decoder.step(tokens[:, 3], state.clone())
     for temperature in (1.0, 0.0, 1.3, 0.2, 1e-39, 1.0):
         parameters, drawn, after = decoder.step_and_sample(
-            tokens[:, 3], state.clone(), temperature=temperature, generator=compiled.seeded()
+            tokens[:, 3], state.clone(), temperature=temperature, seeds=3
         )
         assert torch.equal(parameters, alone)
-        expected = model.head.sample(alone, temperature=temperature, generator=compiled.seeded())
+        expected = draw_again(model.head, alone, 4, temperature=temperature, seed=3)
         assert torch.equal(drawn, expected) and drawn.dtype == torch.int64
         assert after.position == 5
 
@@ -101,7 +102,7 @@ def test_streams_side_by_side_and_steps_between_them(compiled: Kind) -> None:
 
 
 def test_a_custom_head_samples_for_itself(kind: Kind) -> None:
-    model = AutoregressiveTransformer(tiny_config(), Halves(), LONG).eval()  # type: ignore[arg-type]
+    model = AutoregressiveTransformer(tiny_config(), Halves(), LONG).eval()
     model.to(kind.device)
     eager = model.generate(3, decoder="eager")
     assert torch.equal(kind.decoder(model).generate(3), eager)

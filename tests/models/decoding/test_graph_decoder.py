@@ -34,8 +34,7 @@ from linattn_models.decoding.graph import GraphDecoder
 from linattn_models.decoding.predictors import StatefulPredictor
 from linattn_models.decoding.prompts import Prompt
 from linattn_models.decoding.recorders import EagerRecorder
-from linattn_models.decoding.sampling import Sampling
-from linattn_models.heads.filters import Filters
+from linattn_models.decoding.sampling import SamplingParams, start_draws
 from linattn_models.state import zero_states
 from tests.models.decoding.decoders import (
     KINDS,
@@ -120,8 +119,8 @@ def test_a_step_reads_no_number_and_stays_on_its_device(
     position = torch.zeros(2, dtype=torch.int64, device="meta")
     sizes = (2, 2, 2, 4)  # layers, rows, heads, D
     parameters = step.step(tokens, position, zero_states(*sizes, torch.device("meta"), window))
-    draw = head.noise((2,), 1.0, None, like=parameters)
-    drawn = head.choose(parameters, draw._replace(temperature=torch.ones((), device="meta")))
+    uniform = torch.zeros(2, 4, dtype=torch.float64, device="meta")
+    drawn = head.invert(parameters, uniform, uniform[:, 0])
     assert parameters.is_meta and parameters.dtype == torch.float32
     assert drawn.is_meta and drawn.shape == shape
     with pytest.raises((ValueError, RuntimeError), match=r"meta.*cpu"):
@@ -157,8 +156,8 @@ def test_what_a_recording_reads_and_writes_stays_where_it_is(head: Head) -> None
     model.generate(3, decoder=decoder, temperature=0.0)
     model.generate(2, decoder=decoder)
     assert [_addresses(tape) for tape in recorder.tapes[: len(before)]] == before
-    # One that draws, one of parameters, one of the likeliest, and one of two rows.
-    assert len(recorder.tapes) == 4
+    # One that draws, one of parameters, and one of two rows.
+    assert len(recorder.tapes) == 3
 
 
 def _addresses(tape: Tape) -> list[int]:
@@ -186,8 +185,8 @@ def test_all_that_a_run_reads_outlives_an_evicted_slot() -> None:
         decoder.generate(batch, length=2)
         slot = decoder.native._slots[0]
         if batch == 8:
-            read = {x.data_ptr() for x in (slot._inputs, slot._position, slot._divisor)}
-            read |= {x.data_ptr() for x in (slot._waits, slot._uniform, *slot.states[0])}
+            read = {x.data_ptr() for x in (slot._inputs, slot._position, slot._temperature)}
+            read |= {x.data_ptr() for x in (slot._uniform, *slot.states[0])}
             assert recorder.released == set()
 
     assert read <= recorder.released
@@ -229,10 +228,11 @@ def test_selected_rows_stay_in_the_memory_of_recorded_steps() -> None:
     assert isinstance(decoder, CompiledDecoder)
     prompt = Prompt.of(random_tokens(model, 6, 2), LONG)
     eager, predictor = StatefulPredictor(model, prompt), FusedPredictor(decoder, prompt)
-    sampling = Sampling(0.0, None, Filters(None, None, None))
+    draws = start_draws(SamplingParams(0.0), 6, model.head, model.device)
     for rows in ([0, 1, 2, 3, 4], [4, 2, 2, 0], [1, 1, 1, 0, 2, 3], [5], [0]):
-        (_, token), (_, expected) = predictor.draw(sampling), eager.draw(sampling)
+        (_, token), (_, expected) = predictor.draw(draws), eager.draw(draws)
         assert torch.equal(token, expected)
+        draws.select_rows(torch.tensor(rows))
         for each in (eager, predictor):
             each.select_rows(torch.tensor(rows))
             each.append(token[rows])

@@ -51,15 +51,20 @@ def test_philox_gives_the_words_of_its_authors(
 
 def test_a_stream_depends_on_its_seed_sample_and_position_alone() -> None:
     seeds, samples, places = torch.tensor([[3, -1, 3], [0, 0, 1], [7, 1 << 33, 0]])
-    together = Streams(seeds, samples, places)
-    for _ in range(70):
-        together.next()
-    together.select_rows(torch.tensor([2, 1]))
-    for row, numbers in zip((2, 1), together.next(), strict=True):
+    still = torch.tensor([False, False, False])
+    together = Streams(seeds, samples, places, still)
+    for count in (1, 50, 19):
+        together.take(count)
+    together.select_rows(torch.tensor([2, 1, 1]))
+    other = Streams(seeds[:1], samples[:1], places[:1] + 5, still[:1])
+    other.take()
+    together.put(torch.tensor([2]), other)
+    taken = torch.cat([together.take(), together.take(80)])
+    for column, (row, start) in enumerate(((2, 70), (1, 70), (0, 6))):
         own = slice(row, row + 1)
-        alone = Streams(seeds[own], samples[own], places[own] + 70, ahead=1)
-        assert torch.equal(alone.next()[0], numbers)
-        assert bool(((numbers > 0) & (numbers < 1)).all())
+        alone = Streams(seeds[own], samples[own], places[own] + start, still[own], ahead=1)
+        assert torch.equal(torch.cat([alone.take() for _ in range(81)])[:, 0], taken[:, column])
+    assert bool(((taken > 0) & (taken < 1)).all())
 
 
 def alone(decoder: Any, request: dict[str, Any]) -> list[int]:

@@ -9,9 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linattn_core.decoder_spec import Draw
 from linattn_models import AutoregressiveTransformer, Categorical, Head
-from linattn_models.decoding import Filters, Sampling
+from linattn_models.decoding import SamplingParams, start_draws
 from tests.models.decoding.decoders import (
     LONG,
     Halves,
@@ -41,8 +40,9 @@ def test_they_are_single_steps_that_read_what_was_drawn(
 ) -> None:
     model = long_model(head)
     decoder = NATIVE.decoder(model, weights)
-    filters = Filters(top_k) if isinstance(head, Categorical) else Filters()
-    ours, theirs = (Sampling(temperature, NATIVE.seeded(), filters) for _ in range(2))
+    params = SamplingParams(temperature, top_k if isinstance(head, Categorical) else None, seed=1)
+    device = NATIVE.device
+    ours, theirs = (start_draws(params, len(lengths), head, device) for _ in range(2))
     prompts = NATIVE.tokens(model, len(lengths), 6)
     _, state = decoder.prefill(prompts, torch.tensor(lengths))
     token, single = prompts[:, 0], state.clone()
@@ -55,7 +55,7 @@ def test_they_are_single_steps_that_read_what_was_drawn(
         assert torch.equal(parameters[i], expected) and torch.equal(drawn[i], token)
     same_state(state, single)
     assert torch.equal(parameters[-1], state.parameters)
-    following = [torch.rand(3, generator=each.generator) for each in (ours, theirs)]
+    following = [each.numbers().uniform for each in (ours, theirs)]
     assert torch.equal(*following)
 
 
@@ -79,7 +79,9 @@ def test_the_last_position_ends_a_call(positions: str) -> None:
     _, state = decoder.prefill(torch.empty(2, 0, dtype=torch.int64), max_length=5)
     token = torch.zeros(2, dtype=torch.int64)
     assert decoder.steps_at_once(state, 9) == 4
-    _, drawn, state = decoder.steps_and_draws(token, state, Sampling(), 4)
+    _, drawn, state = decoder.steps_and_draws(
+        token, state, start_draws(SamplingParams(), 2, model.head, NATIVE.device), 4
+    )
     assert len(drawn) == 4 and state.position == 5
     with pytest.raises(ValueError, match="position"):
         decoder.step_and_sample(token, state)
@@ -92,11 +94,12 @@ def test_decoders_without_it_make_single_steps(compiled: Kind) -> None:
     tokens = torch.empty(2, 0, dtype=torch.int64, device=compiled.device)
     _, state = decoder.prefill(tokens)
     assert decoder.steps_at_once(state, 9) == 1
-    _, drawn, state = decoder.steps_and_draws(tokens.new_zeros(2), state, Sampling(), 1)
+    draws = start_draws(SamplingParams(), 2, head, compiled.device)
+    _, drawn, state = decoder.steps_and_draws(tokens.new_zeros(2), state, draws, 1)
     assert len(drawn) == 1 and state.position == 2
     if compiled.name != "native":
         with pytest.raises(TypeError, match="steps"):
-            decoder.native.steps(tokens, 0, (), Draw(0.0, None, None), 2)
+            decoder.native.steps(tokens, 0, (), draws.numbers(2), 2)
 
 
 @heads

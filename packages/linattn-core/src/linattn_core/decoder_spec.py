@@ -235,34 +235,22 @@ def _check_tokens(tokens: TokenCoding, embed: int) -> None:
 
 
 class Draw(NamedTuple):
-    """The temperature and the random numbers that turn parameters into tokens.
-
-    Attributes:
-        temperature: as in the `sample` of a head; 0 takes the likeliest tokens.
-        waits: (B, K) from the exponential distribution, for the Gumbel-max trick; None at
-            temperature 0.
-        uniform: (B, C) from the uniform distribution on [0, 1), for a mixture of logistics; None at
-            temperature 0 and for a categorical head.
-    """
-
-    temperature: float
-    waits: Tensor | None
-    uniform: Tensor | None
-
-
-class RowDraw(NamedTuple):
-    """The settings and random numbers of each row, for decoders that draw by rows.
+    """How a step draws the token of each row: settings, and random numbers in [0, 1).
 
     A token is where the distribution function of softmax(logits / temperature), over the tokens
-    that pass the row's filters (see `TokenFilters`), exceeds a uniform number; a mixture's values
-    come from those that follow.
+    that pass the row's filters, exceeds the row's first number; a mixture's values come from those
+    that follow. Filters see these probabilities, `top_p` and `min_p` after `top_k`.
 
     Attributes:
         temperature: (B,) float64, above 0; below 1e-30 the likeliest token is taken, and filters
-            see the probabilities at temperature 1.
+            see the probabilities at temperature 1. Its memory does not change after the draw.
         uniform: (B, 4) float64 in [0, 1).
-        top_k: (B,) int64, 0 for none.
-        top_p, min_p: (B,) float64, 0 for none.
+        top_k: (B,) int64, 0 for none: passes the `top_k` likeliest tokens, and those equally likely
+            as the last of them.
+        top_p: (B,) float64, 0 for none: passes the nucleus, the fewest likeliest tokens whose
+            probabilities sum to at least `top_p`, and those equally likely as the last of them.
+        min_p: (B,) float64, 0 for none: passes tokens at least `min_p` times as likely as the
+            likeliest.
     """
 
     temperature: Tensor
@@ -270,33 +258,6 @@ class RowDraw(NamedTuple):
     top_k: Tensor
     top_p: Tensor
     min_p: Tensor
-
-
-class TokenFilters(Protocol):
-    """Which tokens of a categorical head may be drawn; None switches a filter off.
-
-    Probabilities are softmax(logits / temperature); `top_p` and `min_p` see them after `top_k`. A
-    draw with filters gives every token the same score as without, and takes the highest score of
-    the tokens that pass. At temperature 0 the likeliest token passes.
-
-    Attributes:
-        top_k: passes the `top_k` likeliest tokens, and those equally likely as the last of them.
-        top_p: passes the nucleus: the fewest likeliest tokens whose probabilities sum to at least
-            `top_p`, above 0 and at most 1, and those equally likely as the last of them.
-        min_p: passes tokens at least `min_p` times as likely as the likeliest, from 0 to 1.
-    """
-
-    @property
-    def top_k(self) -> int | None: ...
-
-    @property
-    def top_p(self) -> float | None: ...
-
-    @property
-    def min_p(self) -> float | None: ...
-
-    def __call__(self, logits: Tensor, temperature: float) -> Tensor:
-        """The logits (B, K), -inf for tokens that do not pass; for decoders that draw by torch."""
 
 
 # The state of a layer: s (B, H_kv, D, D) and z (B, H_kv, D). With a window, before them the keys
@@ -310,8 +271,8 @@ class NativeDecoder(Protocol):
     Shapes and dtypes of inputs have been checked; their values have not. A decoder in native code
     checks the states, whose addresses it passes on. They are updated in place. Several threads may
     call it at once with different states. A decoder that steps states anywhere in memory equally
-    fast inherits `reserve` and `noise` from this protocol, one that makes one step in a call
-    inherits `most_steps` and `steps`, and one that reads prompts from the start alone inherits
+    fast inherits `reserve` from this protocol, one that makes one step in a call inherits
+    `most_steps` and `steps`, and one that reads prompts from the start alone inherits
     `continues_prompts` and `read`.
 
     Attributes:
@@ -331,8 +292,11 @@ class NativeDecoder(Protocol):
         return 1
 
     @property
-    def draws_by_row(self) -> bool:
-        """Whether `step` and `steps` take a `RowDraw`; False for a decoder that does not say."""
+    def has_filters(self) -> bool:
+        """Whether `step` and `steps` apply the filters of a draw; False for one that does not say.
+
+        If not, no draw with filters is passed.
+        """
         return False
 
     def prefill(
@@ -386,8 +350,7 @@ class NativeDecoder(Protocol):
         inputs: Tensor,
         position: int | Tensor,
         states: Sequence[DecoderState],
-        draw: Draw | RowDraw | None,
-        filters: TokenFilters | None = None,
+        draw: Draw | None,
     ) -> tuple[Tensor, Tensor | None]:
         """One input of each row.
 
@@ -396,8 +359,6 @@ class NativeDecoder(Protocol):
             position: of the inputs: an int for all rows, or (B,) int64.
             states: of each layer; updated in place.
             draw: how to draw the next tokens; None draws none.
-            filters: which tokens may be drawn, for a categorical head; None for all, and beside a
-                `RowDraw`, which has its own.
 
         Returns:
             The parameters (B, P), or for vectors (B, E); and the tokens that were drawn, (B,) or
@@ -410,18 +371,16 @@ class NativeDecoder(Protocol):
         tokens: Tensor,
         position: int | Tensor,
         states: Sequence[DecoderState],
-        draw: Draw | RowDraw,
+        draw: Draw,
         count: int,
-        filters: TokenFilters | None = None,
     ) -> tuple[Tensor, Tensor]:
         """As `count` calls of `step`, each with the tokens that the one before drew.
 
         Args:
             tokens: of the first step, (B,) or (B, C) int64.
             position: of the first step, as for `step`.
-            states, filters: as for `step`.
-            draw: the random numbers of all steps, (count, B, K) and (count, B, C), or of a
-                `RowDraw` (count, B, 4).
+            states: as for `step`.
+            draw: as for `step`, with the random numbers of all steps, (count, B, 4).
             count: at least 1.
 
         Returns:
@@ -439,13 +398,5 @@ class NativeDecoder(Protocol):
 
         Nothing may use them after `owner` is gone. None where the decoder steps any state equally
         fast.
-        """
-        return None
-
-    def noise(self, states: Sequence[DecoderState], temperature: float) -> Draw | None:
-        """The tensors from which a step of reserved states reads its random numbers.
-
-        The caller fills them. None where the states are not reserved, or where a step reads random
-        numbers from any tensor.
         """
         return None

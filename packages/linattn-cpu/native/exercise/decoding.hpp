@@ -44,28 +44,50 @@ private:
     }
 };
 
+// The same settings for each row of a call.
+struct RowSettings {
+    std::vector<double> temperatures, top_ps, min_ps;
+    std::vector<std::int64_t> top_ks;
+
+    RowSettings(const Filters& filters, std::size_t rows)
+        : temperatures(rows, filters.temperature),
+          top_ps(rows, filters.top_p),
+          min_ps(rows, filters.min_p),
+          top_ks(rows, filters.top_k) {}
+
+    void set(DecoderCall& call) const {
+        call.temperatures = temperatures.data(), call.top_ks = top_ks.data();
+        call.top_ps = top_ps.data(), call.min_ps = min_ps.data();
+    }
+};
+
 // Where the tokens of the last steps come from: the caller, the steps before, or the steps before in the same call.
 enum class Tokens { given, drawn, drawn_in_one_call };
 
-// The result of the last step: the parameters (B, levels), the random numbers and the tokens drawn.
+// The result of the last step: the parameters (B, levels), the random numbers (B, 4) and the tokens drawn.
 struct Decoded {
-    std::vector<float> parameters, waits;
+    std::vector<float> parameters;
+    std::vector<double> quantiles;
     std::vector<std::int64_t> drawn;
 
-    // Whether row b's token passes the filters, and no token that passes has a higher score.
+    // Whether row b's token passes the filters, and its part of the distribution function contains the row's number.
     bool is_drawn_right(std::size_t b, const Filters& filters) const {
-        const std::size_t levels = waits.size() / drawn.size();
+        const std::size_t levels = parameters.size() / drawn.size();
         const auto first = parameters.begin() + static_cast<std::ptrdiff_t>(b * levels);
         const std::vector<float> logits(first, first + static_cast<std::ptrdiff_t>(levels));
-        const auto score = [&](std::size_t token) {
-            return logits[token] / filters.temperature - std::log(waits[b * levels + token]);
-        };
         const auto token = static_cast<std::size_t>(drawn[b]);
-        if (!filters.pass(logits, token, 1e-4)) return false;
-        for (std::size_t other = 0; other < levels; ++other) {
-            if (filters.pass(logits, other, -1e-4) && score(other) > score(token) + 1e-4) return false;
+        const double slack = 1e-4, largest = *std::max_element(logits.begin(), logits.end());
+        // Sums of the tokens that pass for sure, and of those that may pass: before the token, up to it, and of all.
+        double before = 0, up_to = 0, sure = 0, possible = 0;
+        for (std::size_t i = 0; i < levels; ++i) {
+            const double weight = std::exp((logits[i] - largest) / filters.temperature);
+            const bool is_sure = filters.pass(logits, i, -slack), is_possible = filters.pass(logits, i, slack);
+            sure += is_sure ? weight : 0, possible += is_possible ? weight : 0;
+            before += is_sure && i < token ? weight : 0, up_to += is_possible && i <= token ? weight : 0;
         }
-        return true;
+        const double quantile = quantiles[4 * b];
+        return filters.pass(logits, token, slack) && before <= quantile * possible + slack &&
+               up_to >= quantile * sure - slack;
     }
 };
 
@@ -127,8 +149,9 @@ public:
         last.parameters.resize(static_cast<std::size_t>(batch * levels_));
         last.drawn.resize(static_cast<std::size_t>(batch));
         Random random(1);
-        std::exponential_distribution<float> wait;
-        for (std::int64_t i = 0; i < batch * levels_; ++i) last.waits.push_back(wait(random));
+        std::uniform_real_distribution<double> unit(0.0, 1.0);
+        for (std::int64_t i = 0; i < 4 * batch; ++i) last.quantiles.push_back(unit(random));
+        const RowSettings settings(filters, last.drawn.size());
         DecoderCall call{};
         call.batch = batch;
         call.s = s_at.data();
@@ -146,9 +169,8 @@ public:
         call.lengths = nullptr;
         call.begins = false;
         call.inputs = 1;
-        call.waits = last.waits.data();
-        call.temperature = static_cast<float>(filters.temperature);
-        call.top_k = filters.top_k, call.top_p = filters.top_p, call.min_p = filters.min_p;
+        call.quantiles = last.quantiles.data();
+        settings.set(call);
         call.drawn = last.drawn.data();
         call.position = kLength - kSteps;
         if (next == Tokens::drawn_in_one_call) {
@@ -176,34 +198,33 @@ private:
     // All steps in one call, in memory of exactly their size.
     void steps_in_one_call(DecoderCall call, Decoded& last) const {
         std::vector<std::int64_t> first(last.drawn.size(), call.position % levels_), drawn(kSteps * first.size());
-        std::vector<float> outputs(kSteps * last.parameters.size()), waits;
-        for (int i = 0; i < kSteps; ++i) waits.insert(waits.end(), last.waits.begin(), last.waits.end());
+        std::vector<float> outputs(kSteps * last.parameters.size());
+        std::vector<double> quantiles;
+        for (int i = 0; i < kSteps; ++i) {
+            quantiles.insert(quantiles.end(), last.quantiles.begin(), last.quantiles.end());
+        }
         std::vector<std::int64_t> positions(first.size(), call.position);
         if (call.batch % 2 == 0) call.positions = positions.data();
         call.steps = kSteps;
-        call.tokens = first.data(), call.waits = waits.data();
+        call.tokens = first.data(), call.quantiles = quantiles.data();
         call.outputs = outputs.data(), call.drawn = drawn.data();
         decoder_->run(call);
         std::copy(drawn.end() - static_cast<std::ptrdiff_t>(first.size()), drawn.end(), last.drawn.begin());
         std::copy(outputs.end() - static_cast<std::ptrdiff_t>(last.parameters.size()), outputs.end(),
                   last.parameters.begin());
-        draw_by_rows(call);
+        take_likeliest(call);
         call.steps += 1;
         if (!is_refused(call)) throw std::logic_error("a step after the last position was not refused");
         call.steps = kSteps, call.drawn = nullptr;
         if (!is_refused(call)) throw std::logic_error("several steps without a draw were not refused");
     }
 
-    // The same steps with settings and random numbers of each row; the first number of a row is 0 and takes the first token
-    // that passes, which at temperature 0 is the likeliest.
-    void draw_by_rows(DecoderCall call) const {
+    // The same steps at temperature 0: the first number of a row is 0 and takes the first token that passes, which is the
+    // likeliest.
+    void take_likeliest(DecoderCall call) const {
         const auto rows = static_cast<std::size_t>(call.batch);
         const std::vector<double> quantiles(4 * rows * kSteps, 0.0), temperatures(rows, 1e-300);
-        const std::vector<double> top_ps(rows, call.top_p), min_ps(rows, call.min_p);
-        const std::vector<std::int64_t> top_ks(rows, call.top_k);
-        call.waits = nullptr;
         call.quantiles = quantiles.data(), call.temperatures = temperatures.data();
-        call.top_ks = top_ks.data(), call.top_ps = top_ps.data(), call.min_ps = min_ps.data();
         decoder_->run(call);
         const float* const logits = call.outputs;
         for (std::size_t b = 0; b < rows; ++b) {

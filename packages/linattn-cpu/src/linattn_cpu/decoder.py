@@ -29,10 +29,8 @@ from linattn_core.decoder_spec import (
     Draw,
     NativeDecoder,
     Norm,
-    RowDraw,
     Sampler,
     TokenCoding,
-    TokenFilters,
 )
 from linattn_core.errors import expected, quote
 from linattn_core.native import address, mark_written
@@ -41,6 +39,8 @@ from linattn_cpu import _native
 # For so many inputs, the sum of the products of 8 by 8 bits still fits into 32 bits.
 _MOST_INT8_INPUTS = 65_536
 _CPU = torch.device("cpu")
+# The fields of a native call for those of a `Draw`, in order.
+_DRAW_FIELDS = ("temperatures", "quantiles", "top_ks", "top_ps", "min_ps")
 # Enough to make the time around a call small beside that of its steps.
 _MOST_STEPS = 16
 
@@ -101,7 +101,7 @@ class CpuDecoder(NativeDecoder):
         return _MOST_STEPS
 
     @property
-    def draws_by_row(self) -> bool:
+    def has_filters(self) -> bool:
         return True
 
     def prefill(
@@ -136,12 +136,11 @@ class CpuDecoder(NativeDecoder):
         inputs: Tensor,
         position: int | Tensor,
         states: Sequence[DecoderState],
-        draw: Draw | RowDraw | None,
-        filters: TokenFilters | None = None,
+        draw: Draw | None,
     ) -> tuple[Tensor, Tensor | None]:
         outputs = torch.empty((inputs.shape[0], self._width), dtype=torch.float32, device=_CPU)
         drawn = None if draw is None else inputs.new_empty(inputs.shape)
-        self._run(inputs, 1, None, position, False, states, outputs, draw, drawn, filters)
+        self._run(inputs, 1, None, position, False, states, outputs, draw, drawn)
         return outputs, drawn
 
     def steps(
@@ -149,16 +148,13 @@ class CpuDecoder(NativeDecoder):
         tokens: Tensor,
         position: int | Tensor,
         states: Sequence[DecoderState],
-        draw: Draw | RowDraw,
+        draw: Draw,
         count: int,
-        filters: TokenFilters | None = None,
     ) -> tuple[Tensor, Tensor]:
         shape = (count, tokens.shape[0], self._width)
         outputs = torch.empty(shape, dtype=torch.float32, device=_CPU)
         drawn = tokens.new_empty((count, *tokens.shape))
-        self._run(
-            tokens, 1, None, position, False, states, outputs, draw, drawn, filters, steps=count
-        )
+        self._run(tokens, 1, None, position, False, states, outputs, draw, drawn, steps=count)
         return outputs, drawn
 
     def _run(
@@ -170,9 +166,8 @@ class CpuDecoder(NativeDecoder):
         begins: bool,
         states: Sequence[DecoderState],
         outputs: Tensor,
-        draw: Draw | RowDraw | None = None,
+        draw: Draw | None = None,
         drawn: Tensor | None = None,
-        filters: TokenFilters | None = None,
         *,
         steps: int = 1,
     ) -> None:
@@ -180,7 +175,7 @@ class CpuDecoder(NativeDecoder):
         inputs = inputs.resolve_neg().contiguous()
         positions = None if isinstance(position, int) else _positions(position, inputs.shape[0])
         lengths = None if lengths is None else lengths.contiguous()
-        settings = self._draw_settings(draw, filters)
+        draws = () if draw is None else [x.contiguous() for x in draw]
         sums = self._check_states(states, inputs.shape[0])
         addresses, kinds = [x.data_ptr() for x in sums], len(self._state_shapes)
         ring = {} if kinds == 2 else {"keys": addresses[::kinds], "values": addresses[1::kinds]}
@@ -197,40 +192,13 @@ class CpuDecoder(NativeDecoder):
                 "z": addresses[kinds - 1 :: kinds],
                 **ring,
                 "outputs": outputs.data_ptr(),
-                **{name: _address_or_number(x) for name, x in settings.items()},
+                **{name: x.data_ptr() for name, x in zip(_DRAW_FIELDS, draws, strict=False)},
                 "drawn": address(drawn),
                 "steps": steps,
                 "threads": torch.get_num_threads(),
             }
         )
         mark_written(*sums)
-
-    def _draw_settings(
-        self, draw: Draw | RowDraw | None, filters: TokenFilters | None
-    ) -> dict[str, object]:
-        """The fields of a draw: numbers, and tensors whose addresses are passed."""
-        if draw is None:
-            return {}
-        if isinstance(draw, RowDraw):
-            names = ("temperatures", "quantiles", "top_ks", "top_ps", "min_ps")
-            return dict(zip(names, (x.contiguous() for x in draw), strict=True))
-        return {
-            **{
-                name: x.contiguous()
-                for name, x in (("waits", draw.waits), ("uniform", draw.uniform))
-                if x is not None
-            },
-            "temperature": draw.temperature,
-            **({} if filters is None else self._filters(filters)),
-        }
-
-    def _filters(self, filters: TokenFilters) -> dict[str, object]:
-        top_p = filters.top_p
-        return {
-            "top_k": min(filters.top_k or 0, self._width),
-            "top_p": 0.0 if top_p is None or top_p == 1 else float(top_p),
-            "min_p": float(filters.min_p or 0),
-        }
 
     def _check_states(self, states: Sequence[DecoderState], batch: int) -> list[Tensor]:
         """The tensors of each layer in turn, after checks.
@@ -255,10 +223,6 @@ class CpuDecoder(NativeDecoder):
                 advice = "convert it by .float(), .cpu() and .contiguous()"
                 raise ValueError(expected("a state", "contiguous float32 on the CPU", got, advice))
         return sums
-
-
-def _address_or_number(x: object) -> object:
-    return address(x) if isinstance(x, Tensor) else x
 
 
 def _positions(positions: Tensor, batch: int) -> Tensor:

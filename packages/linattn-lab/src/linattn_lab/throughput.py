@@ -17,13 +17,12 @@ from linattn_lab.timing import clock, time_calls
 from linattn_models.autoregressive import AutoregressiveTransformer
 from linattn_models.decoding import (
     CompiledDecoder,
-    FusedPredictor,
-    Prompt,
-    Sampling,
+    SamplingParams,
     check_length,
     choose_decoder,
     choose_method,
     default_length,
+    start_draws,
 )
 from linattn_models.heads.base import token_shape
 from linattn_models.state import Cursor
@@ -198,17 +197,15 @@ class _Generation:
         The last of them is at `position`; near the start, the first is at 0.
         """
         token = self.tokens(self.batch)
-        predictor = FusedPredictor(decoder, Prompt.of(token.unsqueeze(1)[:, :0], self.length))
-        sampling = Sampling(generator=self.generator)
-        start, count = predictor.state, self.steps_of_a_call
+        start = decoder.prefill(token.unsqueeze(1)[:, :0], max_length=self.length, owner=self)[1]
+        head, device = decoder.head, decoder.device
+        draws = start_draws(SamplingParams(), self.batch, head, device, self.generator)
+        count = self.steps_of_a_call
         first = max(0, position + 1 - count)
-        cursor = Cursor(first, first)
+        state = replace(start, cursor=Cursor(first, first))
 
         def steps() -> None:
-            predictor.state = replace(start, cursor=cursor)
-            predictor.append(token)
-            for left in range(count, 0, -1):
-                predictor.draw(sampling, left)
+            decoder.steps_and_draws(token, state, draws, count)
 
         steps()  # the first step on a GPU records the graph
         return steps

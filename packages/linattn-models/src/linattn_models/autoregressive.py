@@ -15,7 +15,7 @@ from linattn_models import description
 from linattn_models.attention import Attention
 from linattn_models.config import TransformerConfig
 from linattn_models.heads import Categorical, Head, MixtureOfLogistics, head_from_dict
-from linattn_models.heads.base import Drawn, check_sequences
+from linattn_models.heads.base import check_sequences
 from linattn_models.likelihood import Likelihood
 from linattn_models.packing import last_of
 from linattn_models.positions import WITHOUT_VECTORS, Positions
@@ -131,7 +131,7 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
             start=description.numbers(self.start, "the start vector"),
             positions=self._table(positions),
             output=description.affine(self.output),
-            sampler=cast(Drawn, self.head).sampler() if known else None,
+            sampler=self.head.sampler() if known else None,
         )
         return replace(layers, tokens=coding)
 

@@ -252,8 +252,8 @@ def embedding_of(tokens: int, embed_dim: int) -> nn.Embedding:
 
 def _as_head(head: object) -> Head:
     """The head itself; an int n stands for `Categorical(n)`."""
-    if hasattr(head, "kind") and not isinstance(head, type):
-        return cast(Head, head)
+    if isinstance(head, Head):
+        return head
     if as_int(head) is None:
         raise TypeError(expected("head", "a head, or an int for Categorical", quote(head)))
     return Categorical(cast(int, head))

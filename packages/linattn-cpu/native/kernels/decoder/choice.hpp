@@ -1,5 +1,5 @@
-// The choice of an index from logits and random numbers: of all, or of those that pass top_k, top_p and min_p, as
-// linattn_core.decoding.TokenFilters defines them.
+// The choice of an index from logits and a random number: of all, or of those that pass top_k, top_p and min_p, as
+// linattn_core.decoder_spec.Draw defines them.
 //
 // Each filter passes the logits that are larger than some number, so all three together do. That number is found by
 // halving an interval, without sorting.
@@ -20,28 +20,6 @@ struct Filters {
 
     bool any() const { return top_k > 0 || top_p > 0 || min_p > 0; }
 };
-
-// Whether a score replaces the best so far. The first NaN wins, as in torch.argmax.
-LINATTN_INLINE bool is_better(float score, float best) { return score > best || (score != score && best == best); }
-
-// argmax(logits / temperature - log(waits)), the Gumbel-max trick; argmax(logits) without waits. Leaves out logits up
-// to `excluded`.
-static std::int64_t choose(const float* logits, std::int64_t count, const float* waits, float temperature,
-                           float excluded = -__builtin_inff()) {
-    std::int64_t chosen = 0;
-    float best = -__builtin_inff();
-    for (std::int64_t i = 0; i < count; ++i) {
-        if (logits[i] <= excluded) continue;
-        float score = logits[i];
-        if (waits != nullptr) {
-            // -log(0) would be infinite.
-            const float wait = waits[i] > __FLT_MIN__ ? waits[i] : __FLT_MIN__;
-            score = score / temperature - __builtin_logf(wait);
-        }
-        if (is_better(score, best)) chosen = i, best = score;
-    }
-    return chosen;
-}
 
 // One row of logits, padded with -inf to whole panels.
 struct LogitRow {
@@ -155,21 +133,6 @@ static Limits limits_of(const Filters& filters, const LogitRow& row) {
         limits.weight = static_cast<float>(filters.top_p * larger_than(row, excluded).weight);
     }
     return limits;
-}
-
-// As `choose`, from the `count` logits that pass the filters. Most tokens pass, and checking one token costs less than
-// finding all that pass: only a token that fails is drawn again, with the same random numbers.
-static std::int64_t choose_filtered(const Filters& filters, float* logits, std::int64_t count, const float* waits,
-                                    float* weights) {
-    const std::int64_t chosen = choose(logits, count, waits, filters.temperature);
-    const float own = logits[chosen];
-    const LogitRow row = padded_row(filters, logits, count, weights);
-    if (!(own < row.largest)) return chosen;  // the likeliest token always passes, and NaN is refused by the caller
-    const Limits limits = limits_of(filters, row);
-    const float excluded = excluded_by_min_p(filters, row.largest);
-    if (own > excluded && limits.pass(larger_than(row, own))) return chosen;
-    const float low = own > excluded ? own : excluded;
-    return choose(logits, count, waits, filters.temperature, last_excluded(row, limits, low));
 }
 
 // The largest logit that the filters leave out; -inf for none.

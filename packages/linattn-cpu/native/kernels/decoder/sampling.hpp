@@ -8,11 +8,6 @@ LINATTN_BEGIN
 namespace decoding {
 
 // A standard logistic random number, by the inverse of the distribution function.
-LINATTN_INLINE float logistic(float uniform) {
-    const float lowest = __FLT_EPSILON__ / 2, highest = 1.0f - lowest;
-    const float u = uniform < lowest ? lowest : uniform > highest ? highest : uniform;
-    return __builtin_logf(u / (1.0f - u));
-}
 LINATTN_INLINE double logistic(double uniform) {
     const double lowest = __DBL_EPSILON__ / 2, highest = 1.0 - lowest;
     const double u = uniform < lowest ? lowest : uniform > highest ? highest : uniform;
@@ -34,18 +29,14 @@ LINATTN_INLINE float unit_at(std::int64_t level, std::int64_t levels) {
 // The parameters are groups of K numbers: logits, means of each channel, log-scales of each channel, then the
 // coefficients of green on red, blue on red and blue on green.
 //
-// `component`: the logit of the chosen one; `noise`: logistic random numbers of each channel, or null.
+// `component`: the logit of the chosen one; `noise`: logistic random numbers of each channel.
 static void draw_logistics(const TokenWeights& tokens, const float* component, const float* noise,
                            std::int64_t* drawn) {
     const std::int64_t K = tokens.choices, C = tokens.channels;
     float unit[3] = {0, 0, 0};
     for (std::int64_t c = 0; c < C; ++c) {
-        float value = component[(1 + c) * K];
-        if (noise != nullptr) {
-            const float predicted = component[(1 + C + c) * K], lowest = tokens.lowest_log_scale;
-            const float log_scale = predicted < lowest ? lowest : predicted;
-            value += noise[c] * __builtin_expf(log_scale);
-        }
+        const float predicted = component[(1 + C + c) * K], lowest = tokens.lowest_log_scale;
+        float value = component[(1 + c) * K] + noise[c] * __builtin_expf(predicted < lowest ? lowest : predicted);
         const float* coefficients = component + (1 + 2 * C) * K;
         if (c == 1) value += __builtin_tanhf(coefficients[0]) * unit[0];
         if (c == 2) {
@@ -56,32 +47,17 @@ static void draw_logistics(const TokenWeights& tokens, const float* component, c
     }
 }
 
-// The token of row b, with settings that all rows share. May overwrite the parameters' padding and, with top_p, `memory`.
-static void draw_alike(const TokenWeights& tokens, const DecoderCall& call, std::int64_t b, float* parameters,
-                       float* memory, std::int64_t* drawn) {
-    const std::int64_t K = tokens.choices, C = tokens.channels;
-    const float* waits = call.waits == nullptr ? nullptr : call.waits + b * K;
-    const Filters filters{call.temperature, call.top_k, call.top_p, call.min_p};
-    if (tokens.head == Head::mixture_of_logistics) {
-        float noise[3];
-        for (std::int64_t c = 0; call.uniform != nullptr && c < C; ++c) {
-            noise[c] = logistic(call.uniform[b * C + c]) * call.temperature;
-        }
-        const std::int64_t chosen = choose(parameters, K, waits, call.temperature);
-        draw_logistics(tokens, parameters + chosen, call.uniform == nullptr ? nullptr : noise, drawn);
-    } else if (waits != nullptr && filters.any()) {
-        *drawn = choose_filtered(filters, parameters, K, waits, memory);
-    } else {
-        *drawn = choose(parameters, K, waits, call.temperature);
-    }
-}
-
 // Temperatures below this one take the likeliest token, and filters see the probabilities at temperature 1.
 inline constexpr double kLeastTemperature = 1e-30;
 
-// The token of row b with its own settings. May overwrite the parameters' padding and `memory`.
-static void draw_by_row(const TokenWeights& tokens, const DecoderCall& call, std::int64_t b, float* parameters,
-                        float* memory, std::int64_t* drawn) {
+// Numbers of float32 that the draw of a token needs: weights of tokens that top_p may pass, and sums in double.
+LINATTN_INLINE std::int64_t draw_numbers(const TokenWeights& tokens, const DecoderCall& call) {
+    return call.quantiles == nullptr ? 0 : 3 * round_up(tokens.choices, kPanel);
+}
+
+// The token of row b. May overwrite the parameters' padding and `memory`.
+static void draw_token(const TokenWeights& tokens, const DecoderCall& call, std::int64_t b, float* parameters,
+                       float* memory) {
     const std::int64_t K = tokens.choices, C = tokens.channels;
     const double* quantiles = call.quantiles + 4 * b;
     const double temperature = call.temperatures[b];
@@ -94,25 +70,12 @@ static void draw_by_row(const TokenWeights& tokens, const DecoderCall& call, std
     }
     const std::int64_t chosen = invert(parameters, K, quantiles[0], temperature, excluded, sums);
     if (tokens.head == Head::categorical) {
-        *drawn = chosen;
+        call.drawn[b] = chosen;
         return;
     }
     float noise[3];
     for (std::int64_t c = 0; c < C; ++c) noise[c] = static_cast<float>(logistic(quantiles[1 + c]) * temperature);
-    draw_logistics(tokens, parameters + chosen, noise, drawn);
-}
-
-// Numbers of float32 that the draw of a token needs: weights of tokens that top_p may pass, and sums in double.
-LINATTN_INLINE std::int64_t draw_numbers(const TokenWeights& tokens, const DecoderCall& call) {
-    const std::int64_t row = round_up(tokens.choices, kPanel);
-    return call.quantiles != nullptr ? 3 * row : call.top_p > 0 ? row : 0;
-}
-
-static void draw_token(const TokenWeights& tokens, const DecoderCall& call, std::int64_t b, float* parameters,
-                       float* memory) {
-    std::int64_t* const drawn = call.drawn + b * tokens.channels;
-    if (call.quantiles != nullptr) return draw_by_row(tokens, call, b, parameters, memory, drawn);
-    draw_alike(tokens, call, b, parameters, memory, drawn);
+    draw_logistics(tokens, parameters + chosen, noise, call.drawn + b * C);
 }
 
 }  // namespace decoding

@@ -13,15 +13,14 @@ beams                 the likeliest sequences
 loop                  the loop over tokens, and the states of rows that end
 stopping              which rows continue: stop tokens and stop strings
 prompts               prefixes, also of different lengths, and the sequences made from them
-sampling              settings of draws, randomness, and the check for NaN
-row_sampling          draws with settings and random numbers of each row
+sampling              settings of draws, the draws of rows, and the check for NaN
 philox                random numbers of a row and a position
 texts                 the text of tokens as they come
 torch_step            the step that is recorded
 recorders             what records it, and runs it again
 """
 
-from linattn_models.decoding.batch import ContinuousBatch, Output, Request, SamplingParams
+from linattn_models.decoding.batch import ContinuousBatch, Output, Request
 from linattn_models.decoding.beams import Hypotheses
 from linattn_models.decoding.choose import (
     DECODERS,
@@ -35,7 +34,7 @@ from linattn_models.decoding.compiled_transformer import CompiledTransformer
 from linattn_models.decoding.generation import GenerationMixin
 from linattn_models.decoding.loop import Start
 from linattn_models.decoding.prompts import Prompt, check_length, default_length
-from linattn_models.decoding.sampling import Sampling
+from linattn_models.decoding.sampling import Draws, SamplingParams, Settings, start_draws
 from linattn_models.decoding.stream import TokenStream
 from linattn_models.heads.filters import Filters
 
@@ -44,6 +43,7 @@ __all__ = [
     "CompiledDecoder",
     "CompiledTransformer",
     "ContinuousBatch",
+    "Draws",
     "Filters",
     "FusedPredictor",
     "GenerationMixin",
@@ -51,8 +51,8 @@ __all__ = [
     "Output",
     "Prompt",
     "Request",
-    "Sampling",
     "SamplingParams",
+    "Settings",
     "Start",
     "TokenStream",
     "check_length",
@@ -61,4 +61,5 @@ __all__ = [
     "choose_predictor",
     "compile_decoder",
     "default_length",
+    "start_draws",
 ]

@@ -10,7 +10,7 @@ from torch import Tensor
 from linattn_core.errors import expected
 from linattn_models.decoding.loop import Predictor, Start
 from linattn_models.decoding.prompts import Prompt
-from linattn_models.decoding.sampling import NanCheck, Sampling
+from linattn_models.decoding.sampling import Draws, NanCheck
 from linattn_models.heads import Categorical, Head
 from linattn_models.heads.base import at_least_single
 from linattn_models.validation import at_least
@@ -31,7 +31,7 @@ class Hypotheses(NamedTuple):
 
 @torch.inference_mode()
 def search_beams(
-    start: Start, prompt: Prompt, width: int, stop: Tensor, penalty: float
+    start: Start, prompt: Prompt, draws: Draws, width: int, stop: Tensor, penalty: float
 ) -> Hypotheses:
     """The best `width` continuations of each prompt; see `GenerationMixin.beam_search`."""
     beam = _Beam(prompt, width, stop, penalty)
@@ -40,7 +40,7 @@ def search_beams(
         predictor.select_rows(beam.first_rows)
         check = NanCheck()
         for step in range(prompt.steps):
-            if not beam.extend(predictor, check) or step + 1 == prompt.steps:
+            if not beam.extend(predictor, draws, check) or step + 1 == prompt.steps:
                 break
             predictor.append(beam.last)
         check.finish()
@@ -81,9 +81,9 @@ class _Beam:
         """(B, K) the scores by which hypotheses are compared."""
         return self._sums / self._counts.clamp(min=1) ** self._penalty
 
-    def extend(self, predictor: Predictor, check: NanCheck) -> bool:
+    def extend(self, predictor: Predictor, draws: Draws, check: NanCheck) -> bool:
         """Extends the hypotheses by one token and keeps the best; returns whether any continues."""
-        parameters, _ = predictor.draw(Sampling(0.0))
+        parameters, _ = predictor.draw(draws)
         check.add(parameters)
         batch, width = self._sums.shape
         logits = at_least_single(parameters)

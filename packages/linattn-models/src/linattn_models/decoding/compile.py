@@ -12,7 +12,7 @@ from linattn_core.errors import expected
 from linattn_models.config import TransformerConfig
 from linattn_models.decoding.compiled_decoder import CompiledDecoder
 from linattn_models.decoding.compiled_transformer import CompiledTransformer
-from linattn_models.decoding.graph import Choose, GraphDecoder
+from linattn_models.decoding.graph import GraphDecoder, Invert
 from linattn_models.decoding.predictors import TokenModel
 from linattn_models.decoding.recorders import CudaGraphRecorder, Recorder
 from linattn_models.fingerprint import compute_fingerprint
@@ -114,8 +114,8 @@ def compile_described(
     one_of("weights", weights, WEIGHTS)
     tokens = description.tokens
     draws_inside = tokens is not None and tokens.sampler is not None
-    choose = model.head.choose if draws_inside else None
-    native = compile_native(description, weights, backend, choose, recorder)
+    invert = model.head.invert if draws_inside else None
+    native = compile_native(description, weights, backend, invert, recorder)
     if tokens is None:
         return CompiledTransformer(model.config, weights, native, description.device)
     longest = None if tokens.positions is None else len(tokens.positions)
@@ -126,7 +126,7 @@ def compile_native(
     description: DecoderDescription,
     weights: str = "float32",
     backend: str = "auto",
-    choose: Choose | None = None,
+    invert: Invert | None = None,
     recorder: Recorder | None = None,
 ) -> NativeDecoder:
     """A decoder of states in tensors, without the interface of a model.
@@ -134,14 +134,14 @@ def compile_native(
     Args:
         description: the model.
         weights, backend: as for `compile_decoder`.
-        choose: the method of the head that draws inside a recorded step; None to draw none.
+        invert: the method of the head that draws inside a recorded step; None to draw none.
         recorder: as for `compile_described`.
     """
     backend = choice.current if backend == "auto" else backend
     if recorder is None and description.device.type == "cuda":
         recorder = CudaGraphRecorder(description.device)
     if recorder is not None:
-        return GraphDecoder(description, weights, backend, choose, recorder)
+        return GraphDecoder(description, weights, backend, invert, recorder)
     try:
         return registry.compile_decoder(backend, description, weights)
     except CannotCompile as error:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from linattn_core.decoder_spec import Draw, NativeDecoder, RowDraw
+from linattn_core.decoder_spec import NativeDecoder
 from linattn_core.errors import expected
 from linattn_models.decoding.compiled_transformer import Compiled, advance
 from linattn_models.decoding.generation import GenerationMixin
@@ -26,18 +26,10 @@ from linattn_models.decoding.predictors import (
     step_through,
 )
 from linattn_models.decoding.prompts import Prompt
-from linattn_models.decoding.row_sampling import RowSampling
-from linattn_models.decoding.sampling import Draws, Sampling
+from linattn_models.decoding.sampling import Draws, SamplingParams, Settings
 from linattn_models.fingerprint import refuse_others
 from linattn_models.heads import Head
-from linattn_models.heads.base import (
-    Drawn,
-    check_batch,
-    check_sequences,
-    check_step_shape,
-    fill,
-)
-from linattn_models.heads.filters import Filters
+from linattn_models.heads.base import check_batch, check_sequences, check_step_shape
 from linattn_models.heads.settings import PerRow
 from linattn_models.state import (
     START,
@@ -83,7 +75,7 @@ class CompiledDecoder(Compiled, GenerationMixin):
         self._tokenizer = model.tokenizer
         self._fingerprint: str | None = None
         self._longest = longest
-        self._drawn = model.head if draws_inside and isinstance(model.head, Drawn) else None
+        self._draws_inside = draws_inside
 
     def fingerprint(self) -> str | None:
         """That of the model from which `compile_decoder` packed the weights."""
@@ -194,36 +186,31 @@ class CompiledDecoder(Compiled, GenerationMixin):
         Raises:
             ValueError, TypeError: as for `step`, or wrong arguments of the draw.
         """
-        filters = Filters(top_k, top_p, min_p)
-        sampling = Sampling(temperature, generator, filters, seeds=seeds)
-        sampling.check(self.head, self.device)
+        params = SamplingParams(temperature, top_k, top_p, min_p, seeds)
+        settings = Settings(params, self.head, self.device, generator, names=("seeds", "n"))
         self._check_step(token, state)
-        draws = sampling.of_rows(self.head, _after(token, state), ahead=1)
+        position = state.cursor.rows(len(token), self.device)  # of the token, and the start vector
+        draws = settings.draws(token, torch.ones_like(position), position, ahead=1)
         return self.step_and_draw(token, state, draws)
 
     def step_and_draw(
-        self, token: Tensor, state: DecodingState, sampling: Draws
+        self, token: Tensor, state: DecodingState, draws: Draws
     ) -> tuple[Tensor, Tensor, DecodingState]:
         """As `step_and_sample`, with arguments that are checked already."""
-        if self._drawn is None or not self.draws_inside(sampling):
+        if not self.draws_inside(draws):
             parameters, state = self._step(token, state)
-            return parameters, sampling.draw(self.head, parameters), state
-        layers = layers_of(state)
-        draw: Draw | RowDraw
-        if isinstance(sampling, RowSampling):
-            draw, filters = sampling.numbers(1), None
-        else:
-            draw, filters = self._draw(self._drawn, layers, sampling), sampling.filters or None
-        parameters, drawn = self.native.step(token, state.position, layers, draw, filters)
+            return parameters, draws.draw(self.head, parameters), state
+        layers, draw = layers_of(state), draws.numbers()
+        parameters, drawn = self.native.step(token, state.position, layers, draw)
         return parameters, cast(Tensor, drawn), advance(state, parameters)
 
     def steps_and_draws(
-        self, token: Tensor, state: DecodingState, sampling: Draws, count: int
+        self, token: Tensor, state: DecodingState, draws: Draws, count: int
     ) -> tuple[Tensor, Tensor, DecodingState]:
         """As `count` calls of `step_and_draw`, each with the tokens that the one before drew.
 
         Args:
-            token, state, sampling: of the first step, checked already; the draws are made inside.
+            token, state, draws: of the first step, checked already; the draws are made inside.
             count: at least 1, and at most what `steps_at_once` allows.
 
         Returns:
@@ -231,27 +218,20 @@ class CompiledDecoder(Compiled, GenerationMixin):
             after the last step.
         """
         if count == 1:
-            parameters, drawn, state = self.step_and_draw(token, state, sampling)
+            parameters, drawn, state = self.step_and_draw(token, state, draws)
             return parameters.unsqueeze(0), drawn.unsqueeze(0), state
-        layers = layers_of(state)
-        draw: Draw | RowDraw
-        if isinstance(sampling, RowSampling):
-            draw, filters = sampling.numbers(count), None
-        else:
-            draw = _draw_noise(cast(Drawn, self._drawn), count, layers[0].z, sampling)
-            filters = sampling.filters or None
-        parameters, drawn = self.native.steps(token, state.position, layers, draw, count, filters)
+        layers, draw = layers_of(state), draws.numbers(count)
+        parameters, drawn = self.native.steps(token, state.position, layers, draw, count)
         return parameters, drawn, advance(state, parameters[-1], count)
 
-    def draws_inside(self, sampling: Draws) -> bool:
+    def draws_inside(self, draws: Draws) -> bool:
         """Whether a native step can draw so; if not, torch draws from the step's parameters."""
-        if self._drawn is None or not isinstance(sampling, RowSampling):
-            return self._drawn is not None
-        return self.native.draws_by_row and not sampling.reads_tokens
+        filters = self.native.has_filters or not draws.has_filters
+        return self._draws_inside and filters and not draws.reads_tokens
 
     def steps_at_once(self, state: DecodingState, most: int) -> int:
         """How many of `most` steps one call should make: 1 or more, as far as there is room."""
-        if self._drawn is None or not state.batch:
+        if not self._draws_inside or not state.batch:
             return 1
         few = _MOST_PARAMETERS // (state.batch * self.head.num_parameters)
         ends = [end for end in (self._longest, state.max_length) if end is not None]
@@ -278,15 +258,6 @@ class CompiledDecoder(Compiled, GenerationMixin):
     def _step(self, token: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
         parameters, _ = self.native.step(token, state.position, layers_of(state), None)
         return parameters, advance(state, parameters)
-
-    def _draw(self, head: Drawn, layers: tuple[FixedState, ...], sampling: Sampling) -> Draw:
-        """New random numbers for the head, in the decoder's own tensors if it has them."""
-        draw = self.native.noise(layers, sampling.temperature)
-        if draw is None:
-            like, temperature = layers[0].z, sampling.temperature
-            return head.noise((len(like),), temperature, sampling.generator, like=like)
-        fill(draw, sampling.generator)
-        return draw
 
     def _check_device(self, tokens: Tensor) -> None:
         if tokens.device != self.device:
@@ -328,19 +299,19 @@ class FusedPredictor:
         self.last: Tensor | None = None  # the token that the next draw steps with
         self._ahead: deque[tuple[Tensor, Tensor]] = deque()  # drawn already, in order
 
-    def draw(self, sampling: Draws, ahead: int = 1) -> tuple[Tensor, Tensor]:
+    def draw(self, draws: Draws, ahead: int = 1) -> tuple[Tensor, Tensor]:
         """From the parameters after the last token appended."""
         if self.last is None:
-            return self.parameters, sampling.draw(self.decoder.head, self.parameters)
+            return self.parameters, draws.draw(self.decoder.head, self.parameters)
         if self._ahead:
             return self._ahead.popleft()
         state = keep_within_room(self.state)
         count = 1 if ahead == 1 else self.decoder.steps_at_once(state, ahead)
-        if count == 1 or not self.decoder.draws_inside(sampling):
-            parameters, token, self.state = self.decoder.step_and_draw(self.last, state, sampling)
+        if count == 1 or not self.decoder.draws_inside(draws):
+            parameters, token, self.state = self.decoder.step_and_draw(self.last, state, draws)
             return parameters, token
         parameters, tokens, self.state = self.decoder.steps_and_draws(
-            self.last, state, sampling, count
+            self.last, state, draws, count
         )
         self._ahead.extend(zip(parameters.unbind(), tokens.unbind(), strict=True))
         return self._ahead.popleft()
@@ -371,22 +342,3 @@ def _copy_into(layers: tuple[FixedState, ...], state: DecodingState) -> Decoding
         for x, y in zip(own, other, strict=True):
             x.copy_(y)
     return replace(state, layers=layers)
-
-
-def _after(token: Tensor, state: DecodingState) -> Prompt:
-    """The prompt of one token (B,) or (B, 3) that continues a state."""
-    return replace(Prompt.of(token.unsqueeze(1), 2), state=state)
-
-
-def _draw_noise(head: Drawn, count: int, like: Tensor, sampling: Sampling) -> Draw:
-    """The random numbers of `count` steps, (count, B, K) and (count, B, C).
-
-    Drawn step by step: a generator would give other numbers to one tensor than to its parts.
-    """
-    noise = head.empty_noise((count, len(like)), sampling.temperature, like=like)
-    if noise.waits is None:
-        return noise
-    uniforms = [None] * count if noise.uniform is None else noise.uniform.unbind()
-    for waits, uniform in zip(noise.waits.unbind(), uniforms, strict=True):
-        fill(Draw(noise.temperature, waits, uniform), sampling.generator)
-    return noise

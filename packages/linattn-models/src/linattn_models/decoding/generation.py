@@ -15,12 +15,11 @@ from linattn_models.config import TransformerConfig
 from linattn_models.decoding.beams import Hypotheses, check_beams, search_beams
 from linattn_models.decoding.loop import Run, Start
 from linattn_models.decoding.prompts import ENDLESS, Count, Prompt, Tokens, read_prompt
-from linattn_models.decoding.sampling import Sampling
+from linattn_models.decoding.sampling import SamplingParams, Settings, start_draws
 from linattn_models.decoding.stopping import Stop, read_stop, read_stop_tokens
 from linattn_models.decoding.stream import TokenStream
 from linattn_models.fingerprint import refuse_others
 from linattn_models.heads import Head
-from linattn_models.heads.filters import Filters
 from linattn_models.heads.settings import PerRow
 from linattn_models.state import DecodingState, KeyValueCache
 from linattn_models.tokenizer import (
@@ -29,7 +28,7 @@ from linattn_models.tokenizer import (
     read_tokens,
     require_tokenizer,
 )
-from linattn_models.validation import at_least, in_range
+from linattn_models.validation import in_range
 
 
 class GenerationMixin:
@@ -177,8 +176,8 @@ class GenerationMixin:
                 distribution function. Batches of other sizes round logits differently; a token
                 changes only if its number is within that rounding of the end of its interval, or a
                 filter's limit within that rounding of a probability.
-            generator: source of randomness in place of seeds, on the model's device; the same seed
-                of it gives the same batch the same tokens.
+            generator: makes the seeds of the sequences, on the model's device; the same seed of it
+                gives the same batch the same tokens. By default torch's default generator does.
             progress: show a progress bar on stderr.
             method: "stateful" steps from a state; "rerun" runs all tokens so far for each new one;
                 "auto" is "rerun" for attention that cannot step (LSH, softmax with a `past_size`),
@@ -203,15 +202,16 @@ class GenerationMixin:
         The weights packed for "auto" and "compiled" stay in memory as long as the model does, and
         are packed again when the model has changed.
         """
-        filters = Filters(top_k, top_p, min_p)
-        sampling = Sampling(temperature, generator, filters, repetition_penalty, seeds)
+        params = SamplingParams(
+            temperature, top_k, top_p, min_p, seeds, num_samples, repetition_penalty
+        )
         state = self._own_state(state, decoder)
         prompt = read_prompt(
             self, batch, prefix, prefix_lengths, length, max_new_tokens, state, return_state
         )
         stop = read_stop(stop_tokens, stop_strings, self.head, self.tokenizer)
         fingerprint = self._source(decoder).fingerprint() if return_state else None
-        run = self._plan(prompt, sampling, num_samples, stop, method, decoder, progress)
+        run = self._plan(prompt, params, generator, stop, method, decoder, progress)
         tokens = run.sequences.join(list(run))
         return (tokens, self._return_state(run, fingerprint)) if return_state else tokens
 
@@ -261,17 +261,16 @@ class GenerationMixin:
         asked = length is not None or max_new_tokens is not None
         if not asked and self.max_length is None and not self.config.has_cache:
             length = ENDLESS
-        filters = Filters(top_k, top_p, min_p)
-        sampling = Sampling(temperature, generator, filters, repetition_penalty, seeds)
+        params = SamplingParams(
+            temperature, top_k, top_p, min_p, seeds, num_samples, repetition_penalty
+        )
         state = self._own_state(state, decoder)
         prompt = read_prompt(
             self, batch, prefix, prefix_lengths, length, max_new_tokens, state, return_state
         )
         stop = read_stop(stop_tokens, stop_strings, self.head, self.tokenizer)
         fingerprint = self._source(decoder).fingerprint() if return_state else None
-        run = self._plan(
-            prompt, sampling, num_samples, stop, method, decoder, progress, streams=True
-        )
+        run = self._plan(prompt, params, generator, stop, method, decoder, progress, streams=True)
         read_state = partial(self._return_state, run, fingerprint) if return_state else None
         return TokenStream(run, read_state)
 
@@ -319,15 +318,17 @@ class GenerationMixin:
         state = self._own_state(state, decoder)
         prompt = read_prompt(self, batch, prefix, prefix_lengths, length, max_new_tokens, state)
         start = self.choose_predictor(method, decoder, prompt)
-        tokens, scores = search_beams(start, prompt, num_beams, stop, length_penalty)
+        params, rows = SamplingParams(0.0, seed=0), prompt.batch * num_beams
+        draws = start_draws(params, rows, self.head, self.device)
+        tokens, scores = search_beams(start, prompt, draws, num_beams, stop, length_penalty)
         # Copied outside inference mode, because autograd refuses tensors made inside.
         return Hypotheses(tokens.clone(), scores.clone())
 
     def _plan(
         self,
         prompt: Prompt,
-        sampling: Sampling,
-        num_samples: int,
+        params: SamplingParams,
+        generator: torch.Generator | None,
         stop: Stop | None,
         method: str,
         decoder: Any,
@@ -335,10 +336,12 @@ class GenerationMixin:
         *,
         streams: bool = False,
     ) -> Run:
-        sampling.check(self.head, self.device)
-        samples = at_least("num_samples", num_samples, 1)
-        draws = sampling.of_rows(self.head, prompt, samples)
+        names = ("seeds", "num_samples")
+        settings = Settings(params, self.head, self.device, generator, names)
         start = self.choose_predictor(method, decoder, prompt)
+        positions = prompt.row_lengths + prompt.tokens_before.to(self.device)
+        draws = settings.draws(prompt.tokens, prompt.row_lengths, positions)
+        samples = settings.samples
         return Run(start, prompt, draws, samples, stop, progress=progress, streams=streams)
 
     def _own_state(self, state: DecodingState | None, decoder: Any) -> DecodingState | None:

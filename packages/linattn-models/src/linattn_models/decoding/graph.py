@@ -24,12 +24,11 @@ from linattn_core.decoder_spec import (
     DecoderState,
     Draw,
     NativeDecoder,
-    RowDraw,
-    TokenFilters,
 )
 from linattn_core.errors import expected
 from linattn_models.decoding.recorders import EagerRecorder, Recorder
 from linattn_models.decoding.torch_step import TorchStep
+from linattn_models.heads.base import at_least_single
 
 # How many slots without an owner are kept for later steps, each with the memory of its states.
 _FREE_SLOTS = 4
@@ -39,7 +38,8 @@ _FEW_ROWS = 64
 States = Sequence[DecoderState]
 # The parameters (B, P), or vectors (B, E), and the tokens that were drawn.
 Stepped = tuple[Tensor, Tensor | None]
-Choose = Callable[[Tensor, Draw], Tensor]
+# The method `invert` of a head.
+Invert = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class GraphDecoder(NativeDecoder):
@@ -48,7 +48,7 @@ class GraphDecoder(NativeDecoder):
     Args:
         description: the model; its weights are copied.
         weights, backend: as for `TorchStep`.
-        choose: the head's method `choose`, or None where tokens are not drawn inside the step.
+        invert: the head's method `invert`, or None where tokens are not drawn inside the step.
         recorder: records and repeats the steps.
     """
 
@@ -57,13 +57,13 @@ class GraphDecoder(NativeDecoder):
         description: DecoderDescription,
         weights: str,
         backend: str,
-        choose: Choose | None,
+        invert: Invert | None,
         recorder: Recorder,
     ) -> None:
         if backend != "auto":
             registry.find_backend(backend)
         self._torch_step = TorchStep(description, weights, backend)
-        self._choose = choose
+        self._invert = invert
         self._recorder = recorder
         self._slots: list[_Slot] = []  # the most recently used at the end
         self._lock = threading.RLock()
@@ -89,15 +89,9 @@ class GraphDecoder(NativeDecoder):
         inputs: Tensor,
         position: int | Tensor,
         states: States,
-        draw: Draw | RowDraw | None,
-        filters: TokenFilters | None = None,
+        draw: Draw | None,
     ) -> Stepped:
-        draw = cast(Draw | None, draw)  # it does not draw by rows
         with self._lock, torch.no_grad():
-            if draw is not None and filters is not None and self._choose is not None:
-                # Filters read numbers from the device, which a recorded step cannot.
-                parameters, _ = self.step(inputs, position, states, None)
-                return parameters, self._choose(filters(parameters, draw.temperature), draw)
             slot = reserved = self._slot_of(states)
             if slot is None:
                 self._check(states, position, inputs.shape[0])
@@ -123,14 +117,6 @@ class GraphDecoder(NativeDecoder):
             self._recorder.wait()
             return slot.states
 
-    def noise(self, states: States, temperature: float) -> Draw | None:
-        with self._lock:
-            slot = self._slot_of(states)
-            if slot is None:
-                return None
-            self._recorder.wait()  # the last step may still be reading the previous numbers
-            return slot.noise(temperature)
-
     def _slot_of(self, states: States) -> _Slot | None:
         return next((slot for slot in self._slots if slot.states is states), None)
 
@@ -148,7 +134,7 @@ class GraphDecoder(NativeDecoder):
         # With batch size 0 there is no kernel to record.
         recorder = self._recorder if batch else EagerRecorder()
         size = 1 << (batch - 1).bit_length() if 0 < batch <= _FEW_ROWS else batch
-        self._slots.append(_Slot(self._torch_step, self._choose, recorder, size))
+        self._slots.append(_Slot(self._torch_step, self._invert, recorder, size))
         return self._slots[-1]
 
     def _check(self, states: States, position: int | Tensor, batch: int) -> None:
@@ -184,15 +170,15 @@ class _Slot:
     """
 
     def __init__(
-        self, torch_step: TorchStep, choose: Choose | None, recorder: Recorder, size: int
+        self, torch_step: TorchStep, invert: Invert | None, recorder: Recorder, size: int
     ) -> None:
         self.size = size
         self.owner: weakref.ref[object] | None = None
         self._torch_step = torch_step
-        self._choose = choose
+        self._invert = invert
         self._recorder = recorder
         self._recorded: dict[str, Callable[[], Stepped]] = {}
-        self._temperature = 1.0
+        self._temperature_of: Tensor | None = None  # of the last draw
         # Normal tensors, not inference tensors, so that steps may write them in either mode.
         with torch.inference_mode(False):
             self._states = torch_step.zeros(size)
@@ -212,15 +198,9 @@ class _Slot:
 
     def take_rows(self, batch: int) -> None:
         """Makes `states` those of the first rows; later steps are of these."""
-        self._batch = batch
+        self._batch, self._temperature_of = batch, None
         with torch.inference_mode(False):
             self.states = tuple(_first_rows(state, batch) for state in self._states)
-
-    def noise(self, temperature: float) -> Draw:
-        """The tensors of random numbers that the next step reads; None at temperature 0."""
-        if temperature == 0:
-            return Draw(temperature, None, None)
-        return Draw(temperature, self._first(self._waits), self._first(self._uniform))
 
     def step(
         self, states: States, inputs: Tensor, position: int | Tensor, draw: Draw | None
@@ -249,15 +229,8 @@ class _Slot:
             extra = () if len(tokens.embeddings) == 1 else (len(tokens.embeddings),)
             self._inputs = torch.zeros(self.size, *extra, dtype=torch.int64, device=device)
         self._position = torch.zeros(self.size, dtype=torch.int64, device=device)
-        self._waits: Tensor | None = None
-        self._uniform: Tensor | None = None
-        if tokens is None or tokens.sampler is None:
-            return
-        numbers = partial(torch.ones, dtype=torch.float32, device=device)
-        self._divisor = numbers(())
-        self._waits = numbers(self.size, tokens.sampler.choices)
-        if tokens.sampler.kind == "mixture_of_logistics":
-            self._uniform = numbers(self.size, len(tokens.embeddings))
+        numbers = partial(torch.zeros, dtype=torch.float64, device=device)
+        self._uniform, self._temperature = numbers((self.size, 4)), numbers(self.size) + 1
 
     def _put(self, inputs: Tensor, position: int | Tensor, draw: Draw | None) -> None:
         self._inputs[: self._batch].copy_(inputs)
@@ -265,18 +238,16 @@ class _Slot:
             self._position.fill_(position)
         else:
             self._position[: self._batch].copy_(position)
-        if draw is None or draw.waits is None:
+        if draw is None:
             return
-        if draw.temperature != self._temperature:
-            self._divisor.fill_(draw.temperature)
-            self._temperature = draw.temperature
-        for own, other in ((self._waits, draw.waits), (self._uniform, draw.uniform)):
-            if own is not None and other is not None and own.data_ptr() != other.data_ptr():
-                own[: self._batch].copy_(other)
+        self._uniform[: self._batch].copy_(draw.uniform)
+        if draw.temperature is not self._temperature_of:
+            self._temperature[: self._batch].copy_(draw.temperature)
+            self._temperature_of = draw.temperature
 
     def _recording(self, draw: Draw | None) -> Callable[[], Stepped]:
-        """The recorded step of one of three kinds: no draw, likeliest tokens, or random tokens."""
-        kind = "parameters" if draw is None else "likeliest" if draw.waits is None else "drawn"
+        """The recorded step, without a draw or with one."""
+        kind = "parameters" if draw is None else "drawn"
         if kind not in self._recorded:
             # Recording runs steps, which change the states.
             before = [state.clone() for state in self._states]
@@ -288,13 +259,11 @@ class _Slot:
 
     def _work(self, kind: str) -> Stepped:
         parameters = self._torch_step.step(self._inputs, self._position, self._states)
-        if kind == "parameters" or self._choose is None:
+        if kind == "parameters" or self._invert is None:
             return parameters, None
-        if kind == "likeliest":
-            return parameters, self._choose(parameters, Draw(0.0, None, None))
-        # A tensor, so that a recorded step reads the current value; heads can divide by it.
-        temperature = cast(float, self._divisor)
-        return parameters, self._choose(parameters, Draw(temperature, self._waits, self._uniform))
+        return parameters, self._invert(
+            at_least_single(parameters), self._uniform, self._temperature
+        )
 
 
 def _first_rows(state: DecoderState, batch: int) -> DecoderState:

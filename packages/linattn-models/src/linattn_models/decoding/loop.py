@@ -26,12 +26,12 @@ class Predictor(Protocol):
     def state(self) -> DecodingState | None:
         """The state of all rows before the token that was drawn last; None without a state."""
 
-    def draw(self, sampling: Draws, ahead: int = 1) -> tuple[Tensor, Tensor]:
+    def draw(self, draws: Draws, ahead: int = 1) -> tuple[Tensor, Tensor]:
         """The parameters (B, P) and tokens (B,) or (B, 3) drawn from them, not yet appended.
 
         Args:
-            sampling: how tokens are drawn.
-            ahead: how many draws follow, with this one. All have this sampling, each token is
+            draws: how tokens are drawn.
+            ahead: how many draws follow, with this one. All have these settings, each token is
                 appended unchanged, and `select_rows` is not called between them. A predictor may
                 draw them all now; `state` is then the one before the last of these tokens.
         """
@@ -59,7 +59,7 @@ class Run:
     Args:
         start: starts the predictor of `prompt`.
         prompt: the prompts.
-        sampling: how tokens are drawn, for all samples.
+        draws: how tokens are drawn, for all samples.
         samples: sequences that are drawn from each prompt, which is prefilled once and then forked.
         stop: what ends a sequence before its last token; None for nothing.
         progress: whether to show a progress bar.
@@ -74,7 +74,7 @@ class Run:
         self,
         start: Start,
         prompt: Prompt,
-        sampling: Draws,
+        draws: Draws,
         samples: int,
         stop: Stop | None,
         *,
@@ -85,7 +85,7 @@ class Run:
         self._ends: Ends | None = None
         self._start = start
         self._prompt = prompt
-        self._sampling = sampling
+        self._draws = draws
         self._samples = samples
         self._stop = stop
         self._progress = progress
@@ -104,7 +104,7 @@ class Run:
         for step in tqdm(range(steps), desc="generate", unit="step", disable=not self._progress):
             # Several are drawn at once where nothing reads a token before the next is drawn.
             ahead = 1 if self._streams or active is not None else steps - step
-            parameters, token = predictor.draw(self._sampling, ahead)
+            parameters, token = predictor.draw(self._draws, ahead)
             check.add(parameters)
             if self._ends is not None:
                 self._ends.drawn = token
@@ -118,7 +118,7 @@ class Run:
                 rows = active.drop()
                 if rows is not None:
                     predictor.select_rows(rows)
-                    self._sampling.select_rows(rows)
+                    self._draws.select_rows(rows)
                     token = token[rows]
             if step + 1 < steps:
                 predictor.append(token)

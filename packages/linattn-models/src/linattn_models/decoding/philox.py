@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -40,19 +40,6 @@ def philox(counter: Tensor, key: Tensor) -> Tensor:
     return torch.stack([even[0], odd[0], even[1], odd[1]])
 
 
-class RowStreams(Protocol):
-    """A stream of random numbers for each row, as `Streams`."""
-
-    def next(self) -> Tensor:
-        """The numbers (B, 4) of the next position, float64 in (0, 1)."""
-
-    def take(self, count: int) -> Tensor:
-        """The numbers of the next `count` positions, (count, B, 4)."""
-
-    def select_rows(self, rows: Tensor) -> None:
-        """Continues with these rows."""
-
-
 class Streams:
     """For each row a stream of random numbers: four for each position, whatever the other rows.
 
@@ -60,38 +47,60 @@ class Streams:
         seeds: (B,) int64, the keys.
         samples: (B,) int64 in 0..2^32 - 1: rows of one seed with different numbers are independent.
         positions: (B,) int64, those of the first numbers.
+        still: (B,) bool, rows whose numbers are all 0.
         ahead: how many positions are drawn at once, if the rows are few.
     """
 
     def __init__(
-        self, seeds: Tensor, samples: Tensor, positions: Tensor, ahead: int = AHEAD
+        self,
+        seeds: Tensor,
+        samples: Tensor,
+        positions: Tensor,
+        still: Tensor,
+        ahead: int = AHEAD,
     ) -> None:
         self._ahead = ahead
-        self._seeds = seeds
-        self._samples = samples
-        self._positions = positions  # after the numbers that are drawn already
-        self._drawn: list[Tensor] = []  # of the next positions, the last one first
+        self._rows = (seeds, samples, positions, still)  # positions: those of the slots 0
+        self._numbers = positions.new_empty(0, len(seeds), 4, dtype=torch.float64)
+        self._used = 0  # slots
 
-    def next(self) -> Tensor:
-        """The numbers (B, 4) of the next position, float64 in (0, 1)."""
-        if not self._drawn:
-            self._draw(max(1, min(self._ahead, _MOST_NUMBERS // max(1, len(self._seeds)))))
-        return self._drawn.pop()
-
-    def take(self, count: int) -> Tensor:
-        """The numbers of the next `count` positions, (count, B, 4)."""
-        return torch.stack([self.next() for _ in range(count)])
+    def take(self, count: int = 1) -> Tensor:
+        """The numbers of the next `count` positions, (count, B, 4) float64 in (0, 1)."""
+        if self._used + count > len(self._numbers):
+            self._refill(max(count, min(self._ahead, _MOST_NUMBERS // max(1, len(self._rows[0])))))
+        first = self._used
+        self._used = first + count
+        return self._numbers[first : first + count]
 
     def select_rows(self, rows: Tensor) -> None:
         """Continues with these rows."""
-        self._seeds, self._samples = self._seeds[rows], self._samples[rows]
-        self._positions = self._positions[rows]
-        self._drawn = [numbers[rows] for numbers in self._drawn]
+        self._rows = cast(_Rows, tuple(x[rows] for x in self._rows))
+        self._numbers = self._numbers[:, rows]
 
-    def _draw(self, count: int) -> None:
-        numbers = draw_numbers(self._seeds, self._samples, self._positions, count)
-        self._drawn = list(numbers.unbind())[::-1]
-        self._positions = self._positions + count
+    def put(self, places: Tensor, other: Streams) -> None:
+        """Continues with the rows of `other` in these places."""
+        for own, new in zip(self._rows, other._next_rows(), strict=True):
+            own[places] = new
+        self._rows[2][places] -= self._used
+        rows = cast(_Rows, tuple(x[places] for x in self._rows))
+        self._numbers[:, places] = _numbers_of(rows, len(self._numbers))
+
+    def _next_rows(self) -> _Rows:
+        seeds, samples, positions, still = self._rows
+        return seeds, samples, positions + self._used, still
+
+    def _refill(self, count: int) -> None:
+        self._rows, self._used = self._next_rows(), 0
+        self._numbers = _numbers_of(self._rows, count)
+
+
+_Rows = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def _numbers_of(rows: _Rows, count: int) -> Tensor:
+    seeds, samples, positions, still = rows
+    numbers = draw_numbers(seeds, samples, positions, count)
+    return numbers.masked_fill(still.unsqueeze(1), 0.0)
 
 
 def draw_numbers(seeds: Tensor, samples: Tensor, positions: Tensor, count: int) -> Tensor:

@@ -78,9 +78,9 @@ class StatefulPredictor:
         self.model = model
         self.parameters, self.state = prefill_prompt(model, prompt)
 
-    def draw(self, sampling: Draws, ahead: int = 1) -> tuple[Tensor, Tensor]:
+    def draw(self, draws: Draws, ahead: int = 1) -> tuple[Tensor, Tensor]:
         """Draws from the parameters after the last token taken."""
-        return self.parameters, sampling.draw(self.model.head, self.parameters)
+        return self.parameters, draws.draw(self.model.head, self.parameters)
 
     def append(self, token: Tensor) -> None:
         """One step."""
@@ -105,10 +105,10 @@ class RerunPredictor:
         self.tokens, self.lengths = prompt.known
         self.room = prompt.length - 1  # tokens that a row may have when its last one is predicted
 
-    def draw(self, sampling: Draws, ahead: int = 1) -> tuple[Tensor, Tensor]:
+    def draw(self, draws: Draws, ahead: int = 1) -> tuple[Tensor, Tensor]:
         """One run of the whole prefix."""
         parameters = self.model.predict_next(self.tokens, self.lengths)
-        return parameters, sampling.draw(self.model.head, parameters)
+        return parameters, draws.draw(self.model.head, parameters)
 
     def append(self, token: Tensor) -> None:
         """Puts each row's token behind its own tokens."""

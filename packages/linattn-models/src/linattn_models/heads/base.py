@@ -5,69 +5,71 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import asdict
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 
-from linattn_core.decoder_spec import Draw, Sampler
+from linattn_core.decoder_spec import Sampler
 from linattn_core.errors import expected, quote
 from linattn_core.values import can_be_read
 from linattn_models.validation import in_range
 
 # Lower temperatures count as 0. Logits up to 1e8, divided by this one, are finite in float32.
 LEAST_TEMPERATURE = 1e-30
+# In float64, differences of logits divided by it are 0 or infinite, so it takes the likeliest.
+GREEDY = 1e-300
 
 
-class Head(Protocol):
+class Head(ABC):
     """A distribution over one token, with parameters that a model predicts.
 
-    Heads have no weights of their own; the model's last linear layer computes the parameters.
+    Heads have no weights of their own; the model's last linear layer computes the parameters. A
+    head draws by inverting distribution functions at random numbers, so that a backend can draw
+    inside a compiled step from the same numbers.
 
     Attributes:
         kind: the name of the head in saved configurations.
-        levels: the number of values of a channel, which are 0..levels-1.
-        channels: values in a token: tokens are (...) for one channel, (..., channels) for more.
-        num_parameters: P, the number of parameters of a token's distribution.
     """
 
     kind: ClassVar[str]
 
     @property
-    def levels(self) -> int: ...
+    @abstractmethod
+    def levels(self) -> int:
+        """The number of values of a channel, which are 0..levels-1."""
 
     @property
-    def channels(self) -> int: ...
+    @abstractmethod
+    def channels(self) -> int:
+        """Values in a token: tokens are (...) for one channel, (..., channels) for more."""
 
     @property
-    def num_parameters(self) -> int: ...
+    @abstractmethod
+    def num_parameters(self) -> int:
+        """P, the number of parameters of a token's distribution."""
 
+    @abstractmethod
     def negative_log_likelihood(self, parameters: Tensor, tokens: Tensor) -> Tensor:
         """-log p of each whole token in nats: (..., P) and tokens -> (...)."""
 
-    def sample(
-        self,
-        parameters: Tensor,
-        *,
-        temperature: float = 1.0,
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
-        """Tokens drawn from the distributions: (..., P) -> int64 tokens."""
+    @abstractmethod
+    def invert(self, parameters: Tensor, uniform: Tensor, temperature: Tensor) -> Tensor:
+        """The tokens (B,) or (B, 3) at which the distribution function reaches `uniform`.
 
+        Args:
+            parameters: (B, P).
+            uniform: (B, 4) float64 in [0, 1), of which a token needs up to four.
+            temperature: (B,) float64, above 0.
+        """
+
+    @abstractmethod
+    def sampler(self) -> Sampler:
+        """The description of the head for a backend."""
+
+    @abstractmethod
     def initial_bias(self) -> Tensor:
         """(P,) the initial bias of the last layer: parameters of a good distribution to start."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The head as JSON values."""
-
-
-class Drawn(ABC):
-    """A head that draws random numbers and chooses tokens from them in two separate steps.
-
-    So a backend can choose inside a compiled step, from the same random numbers.
-    """
-
-    kind: ClassVar[str]
 
     def sample(
         self,
@@ -91,56 +93,15 @@ class Drawn(ABC):
         Raises:
             ValueError: a negative temperature, or parameters of another width.
         """
-        check_parameters(cast(Head, self), parameters)
+        check_parameters(self, parameters)
         check_generator(generator)
-        parameters = at_least_single(parameters)
-        draw = self.noise(parameters.shape[:-1], temperature, generator, like=parameters)
-        return self.choose(parameters, draw)
-
-    def noise(
-        self,
-        leading: tuple[int, ...],
-        temperature: float,
-        generator: torch.Generator | None,
-        *,
-        like: Tensor,
-    ) -> Draw:
-        """Random numbers for tokens of shape `leading`, with the dtype and device of `like`."""
-        draw = self.empty_noise(leading, temperature, like=like)
-        fill(draw, generator)
-        return draw
-
-    def empty_noise(self, leading: tuple[int, ...], temperature: float, *, like: Tensor) -> Draw:
-        """As `noise`, but the memory holds no random numbers yet; see `fill`."""
         temperature = resolve_temperature(temperature)
-        if temperature == 0:
-            return Draw(0.0, None, None)
-        waits, uniform = self.noise_sizes
-        uniforms = like.new_empty(*leading, uniform) if uniform else None
-        return Draw(temperature, like.new_empty(*leading, waits), uniforms)
-
-    @property
-    @abstractmethod
-    def noise_sizes(self) -> tuple[int, int]:
-        """How many exponential and how many uniform random numbers a token needs."""
-
-    @abstractmethod
-    def choose(self, parameters: Tensor, draw: Draw) -> Tensor:
-        """The tokens (...) or (..., 3) that `draw` chooses from the parameters (..., P)."""
-
-    @abstractmethod
-    def invert(self, parameters: Tensor, uniform: Tensor, temperature: Tensor) -> Tensor:
-        """The tokens (B,) or (B, 3) at which the distribution function reaches `uniform`.
-
-        Args:
-            parameters: (B, P).
-            uniform: (B, 4) float64 in [0, 1), of which a token needs up to four.
-            temperature: (B,) float64, above 0.
-        """
-
-    @abstractmethod
-    def sampler(self) -> Sampler:
-        """The description of the head for a backend."""
+        rows = at_least_single(parameters).reshape(-1, parameters.shape[-1])
+        uniform = rows.new_zeros(len(rows), 4, dtype=torch.float64)
+        if temperature:
+            uniform.uniform_(generator=generator)
+        tokens = self.invert(rows, uniform, uniform.new_full((len(rows),), temperature or GREEDY))
+        return tokens.view(*parameters.shape[:-1], *tokens.shape[1:])
 
     def to_dict(self) -> dict[str, Any]:
         """The head as JSON values."""
@@ -231,26 +192,6 @@ def check_generator(generator: object) -> None:
     if generator is not None and not isinstance(generator, torch.Generator):
         advice = "make it by torch.Generator().manual_seed(seed)"
         raise TypeError(expected("generator", "a torch.Generator", quote(generator), advice))
-
-
-def fill(draw: Draw, generator: torch.Generator | None) -> None:
-    """Draws new random numbers into the tensors of `draw`, in the same order for all heads."""
-    if draw.waits is not None:
-        draw.waits.exponential_(generator=generator)
-    if draw.uniform is not None:
-        draw.uniform.uniform_(generator=generator)
-
-
-def choose(logits: Tensor, draw: Draw) -> Tensor:
-    """Indices (...) drawn from softmax(logits / temperature); at temperature 0 the likeliest.
-
-    By the Gumbel-max trick: argmax(logits / temperature - log(waits)), with waits from the
-    exponential distribution. For one sequence this is much faster than torch.multinomial.
-    """
-    if draw.waits is None:
-        return logits.argmax(-1)
-    waits = draw.waits.clamp(min=torch.finfo(logits.dtype).tiny)  # -log(0) would be infinite
-    return (logits / draw.temperature - waits.log_()).argmax(-1)
 
 
 def invert(logits: Tensor, uniform: Tensor, temperature: Tensor) -> Tensor:

@@ -10,13 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linattn_core.decoder_spec import Draw, Sampler
+from linattn_core.decoder_spec import Sampler
 from linattn_models.heads.base import (
-    Drawn,
+    Head,
     at_least_single,
     check_parameters,
     check_tokens,
-    choose,
     invert,
     resolve_temperature,
 )
@@ -26,7 +25,7 @@ from linattn_models.validation import fields_at_least
 
 
 @dataclass(frozen=True)
-class Categorical(Drawn):
+class Categorical(Head):
     """p(token) = softmax(parameters)[token]; samples follow softmax(parameters / temperature).
 
     Args:
@@ -108,15 +107,6 @@ class Categorical(Drawn):
             rows = filters(rows, resolve_temperature(temperature))
             parameters = rows.view(parameters.shape)
         return super().sample(parameters, temperature=temperature, generator=generator)
-
-    @property
-    def noise_sizes(self) -> tuple[int, int]:
-        """One exponential number for every token, no uniform one."""
-        return self.vocabulary, 0
-
-    def choose(self, logits: Tensor, draw: Draw) -> Tensor:
-        """The tokens (...) that these random numbers draw from the logits (..., P)."""
-        return choose(logits, draw)
 
     def invert(self, parameters: Tensor, uniform: Tensor, temperature: Tensor) -> Tensor:
         """The tokens (B,) at which the sum of the probabilities, in order, exceeds `uniform`."""

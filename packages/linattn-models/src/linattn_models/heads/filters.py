@@ -23,8 +23,8 @@ class Filters:
     """Excludes unlikely tokens before one is drawn; None switches a filter off.
 
     Args:
-        top_k, top_p, min_p: as defined by `linattn_core.decoder_spec.TokenFilters`; a number for
-            all rows, or one for each.
+        top_k, top_p, min_p: as defined by `linattn_core.decoder_spec.Draw`; a number for all rows,
+            or one for each.
     """
 
     top_k: Any = None  # int, a number of each row (B,), or None
@@ -39,11 +39,6 @@ class Filters:
 
     def __bool__(self) -> bool:
         return any(limit is not None for limit in (self.top_k, self.top_p, self.min_p))
-
-    @property
-    def differ(self) -> bool:
-        """Whether rows have limits of their own."""
-        return any(isinstance(limit, Tensor) for limit in (self.top_k, self.top_p, self.min_p))
 
     def spread(self, rows: int, samples: int, device: torch.device) -> Filters:
         """The filters of `rows` * `samples` sequences, on the device."""
@@ -63,6 +58,21 @@ class Filters:
     def select_rows(self, rows: Tensor) -> Filters:
         """The filters of these rows."""
         return self._map(lambda _, x: x[rows])
+
+    def put(self, places: Tensor, other: Filters, rows: int) -> Filters:
+        """The filters of `rows` rows, with those of `other` in these places."""
+        merged = copy(self)
+        for setting in (TOP_K, TOP_P, MIN_P):
+            own, new = getattr(self, setting.name), getattr(other, setting.name)
+            if isinstance(own, Tensor) or isinstance(new, Tensor) or own != new:
+                own, new = (setting.off if limit is None else limit for limit in (own, new))
+                like = torch.int64 if setting.integer else torch.float64
+                column = torch.zeros(rows, dtype=like, device=places.device) + own
+                column[places] = new
+                # Without a limit, no row needs more than a draw.
+                limit = column if bool((column != setting.off).any()) else None
+                object.__setattr__(merged, setting.name, limit)
+        return merged
 
     def __call__(self, logits: Tensor, temperature: float | Tensor) -> Tensor:
         """The logits (B, V), -inf for tokens that are excluded.

@@ -10,14 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linattn_core.decoder_spec import Draw, Sampler
+from linattn_core.decoder_spec import Sampler
 from linattn_core.errors import expected
 from linattn_models.heads.base import (
-    Drawn,
+    Head,
     at_least_single,
     check_parameters,
     check_tokens,
-    choose,
     invert,
 )
 from linattn_models.validation import fields_at_least
@@ -41,7 +40,7 @@ class _Mixture(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MixtureOfLogistics(Drawn):
+class MixtureOfLogistics(Head):
     """p(token) = sum_k pi_k prod_c (mass of logistic(mean_ck, scale_ck) on the level's bin).
 
     As in PixelCNN++, which the paper follows. Levels 0..levels-1 are equally spaced in [-1, 1]; a
@@ -100,17 +99,6 @@ class MixtureOfLogistics(Drawn):
         log_weights = torch.log_softmax(mixture.logits, -1)
         return -torch.logsumexp(log_weights + log_mass.sum(-2), -1)
 
-    @property
-    def noise_sizes(self) -> tuple[int, int]:
-        """K exponential numbers to choose a component, and a uniform one for each channel."""
-        return self.num_mixtures, self.channels
-
-    def choose(self, parameters: Tensor, draw: Draw) -> Tensor:
-        """The tokens that these random numbers draw from the parameters (..., P)."""
-        rows = self._rows(parameters)  # (..., P / K, K)
-        noise = None if draw.uniform is None else _logistic(draw.uniform).mul_(draw.temperature)
-        return self._tokens_of(rows, choose(rows[..., 0, :], draw), noise)
-
     def invert(self, parameters: Tensor, uniform: Tensor, temperature: Tensor) -> Tensor:
         """The tokens at which the distribution functions of component and values reach these."""
         rows = self._rows(parameters)
@@ -118,13 +106,12 @@ class MixtureOfLogistics(Drawn):
         noise = _logistic(uniform[:, 1 : 1 + self.channels]) * temperature.unsqueeze(-1)
         return self._tokens_of(rows, chosen, noise.to(rows.dtype))
 
-    def _tokens_of(self, rows: Tensor, chosen: Tensor, noise: Tensor | None) -> Tensor:
+    def _tokens_of(self, rows: Tensor, chosen: Tensor, noise: Tensor) -> Tensor:
         """The tokens of the chosen components (...), with logistic noise (..., C)."""
         index = chosen[..., None, None].expand(*rows.shape[:-1], 1)
         mixture = self._split(rows.gather(-1, index))  # of the chosen component alone
-        values = mixture.means.squeeze(-1)  # (..., C)
-        if noise is not None:
-            values = values + noise * mixture.log_scales.squeeze(-1).exp()
+        scales = mixture.log_scales.squeeze(-1).exp()  # (..., C)
+        values = mixture.means.squeeze(-1) + noise * scales
         return self._to_tokens(values, mixture.coefficients)
 
     def sampler(self) -> Sampler:

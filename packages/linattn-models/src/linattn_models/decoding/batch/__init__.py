@@ -2,11 +2,11 @@
 
 engine     `ContinuousBatch`: requests wait, are read, and make steps
 rows       which sequence is in which row, its state and last token
-places     the settings and random numbers of each row
 requests   what is asked and what comes out
 """
 
 from linattn_models.decoding.batch.engine import ContinuousBatch
-from linattn_models.decoding.batch.requests import Output, Request, SamplingParams
+from linattn_models.decoding.batch.requests import Output, Request
+from linattn_models.decoding.sampling import SamplingParams
 
 __all__ = ["ContinuousBatch", "Output", "Request", "SamplingParams"]

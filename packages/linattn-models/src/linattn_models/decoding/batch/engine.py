@@ -15,7 +15,7 @@ from linattn_models.decoding.batch.rows import Row, Rows
 from linattn_models.decoding.compiled_decoder import CompiledDecoder
 from linattn_models.decoding.generation import GenerationMixin
 from linattn_models.decoding.predictors import TokenModel
-from linattn_models.decoding.row_sampling import RowSampling
+from linattn_models.decoding.sampling import Draws
 from linattn_models.heads.base import token_shape
 from linattn_models.memory import lacks_memory
 from linattn_models.sharded import require_whole
@@ -75,7 +75,7 @@ class ContinuousBatch:
             that cannot step.
 
     Cost: a step of linear attention costs the same at every position. Memory: the states of
-    max_num_seqs rows, and 8 KiB of random numbers for each.
+    max_num_seqs rows, and 2 KiB of random numbers for each.
     """
 
     def __init__(
@@ -97,9 +97,8 @@ class ContinuousBatch:
         if self._compiled is None:
             _check_model(cast(TokenModel, decoder))
         self._start = _read_start(self.decoder)
-        shape = token_shape(decoder.head)
         try:
-            self._rows = Rows(self._start, self.max_num_seqs, shape, decoder.device)
+            self._rows = Rows(self._start, self.max_num_seqs, decoder.head, decoder.device)
         except (MemoryError, RuntimeError) as error:
             if not lacks_memory(error):
                 raise
@@ -118,9 +117,9 @@ class ContinuousBatch:
             ValueError, TypeError: a wrong field of the request, named first in the message.
         """
         task = read_request(self.decoder, request, self._start)
-        if task.sampling.n > self.max_num_seqs:
+        if task.samples > self.max_num_seqs:
             wanted = f"at most the {self.max_num_seqs} sequences of the batch"
-            raise ValueError(expected("n", wanted, task.sampling.n))
+            raise ValueError(expected("n", wanted, task.samples))
         self._ids += 1
         self._waiting.append((self._ids, task))
         return self._ids
@@ -183,20 +182,20 @@ class ContinuousBatch:
     def _admit(self) -> None:
         """Starts to read the prompts of requests for which there are rows."""
         free = self.max_num_seqs - self.num_seqs_running
-        free -= sum(reading.task.sampling.n for reading in self._reading)
-        while self._waiting and self._waiting[0][1].sampling.n <= free:
+        free -= sum(reading.task.samples for reading in self._reading)
+        while self._waiting and self._waiting[0][1].samples <= free:
             request, task = self._waiting.popleft()
             state = self._start if task.state is None else task.state
             self._reading.append(
                 _Reading(request, task, state.with_room(self._start.max_length).clone())
             )
-            free -= task.sampling.n
+            free -= task.samples
 
     def _read(self, budget: int) -> None:
         """Reads chunks of the prompts in order, of at most `budget` tokens with the first draws."""
         while self._reading:
             reading = self._reading[0]
-            prompt, count = reading.task.prompt, reading.task.sampling.n
+            prompt, count = reading.task.prompt, reading.task.samples
             tokens = prompt[:, reading.count : reading.count + CHUNK]
             is_last = reading.count + tokens.shape[1] == prompt.shape[1]
             budget -= tokens.shape[1] + (count if is_last else 0)
@@ -211,11 +210,11 @@ class ContinuousBatch:
 
     def _join(self, reading: _Reading) -> None:
         """Gives the sequences of a request their rows and first tokens."""
-        rows = [Row(reading.request, i, reading.task) for i in range(reading.task.sampling.n)]
-        places = self._rows.join(rows, reading.state)
+        rows = [Row(reading.request, i, reading.task) for i in range(reading.task.samples)]
         parameters = cast(Tensor, reading.state.parameters)
-        sampling = self._rows.sampling(places)
-        tokens = sampling.draw(self.decoder.head, parameters.expand(len(rows), -1))
+        draws = reading.task.draws()
+        tokens = draws.draw(self.decoder.head, parameters.expand(len(rows), -1))
+        places = self._rows.join(rows, reading.state, draws)
         self._rows.tokens[places] = tokens
         is_valid = not bool(parameters.isnan().any())
         for place, row, token in zip(places.tolist(), rows, tokens.tolist(), strict=True):
@@ -223,9 +222,9 @@ class ContinuousBatch:
 
     def _draw(self, most: int) -> None:
         """Makes up to `most` steps of all rows."""
-        state, sampling = self._rows.state, self._rows.sampling()
-        count = self._count_steps(state, sampling, most)
-        parameters, tokens, state = self._advance(state, sampling, count)
+        state, draws = self._rows.state, self._rows.draws
+        count = self._count_steps(state, draws, most)
+        parameters, tokens, state = self._advance(state, draws, count)
         self._rows.advance(state, tokens)
         drawn = tokens.tolist()
         # The largest number is NaN if any is.
@@ -236,18 +235,18 @@ class ContinuousBatch:
             self._take(place, row, [step[place] for step in drawn], is_valid[place])
 
     def _advance(
-        self, state: DecodingState, sampling: RowSampling, count: int
+        self, state: DecodingState, draws: Draws, count: int
     ) -> tuple[Tensor, Tensor, DecodingState]:
         """The parameters (count, R, P), tokens (count, R) or (count, R, 3), and next state."""
         tokens = self._rows.tokens[: state.batch]
         if self._compiled is not None:
-            return self._compiled.steps_and_draws(tokens, state, sampling, count)
+            return self._compiled.steps_and_draws(tokens, state, draws, count)
         parameters, state = self.decoder.step(tokens, state)
-        drawn = sampling.draw(self.decoder.head, parameters)
+        drawn = draws.draw(self.decoder.head, parameters)
         return parameters.unsqueeze(0), drawn.unsqueeze(0), state
 
-    def _count_steps(self, state: DecodingState, sampling: RowSampling, most: int) -> int:
-        if self._compiled is None or not self._compiled.draws_inside(sampling):
+    def _count_steps(self, state: DecodingState, draws: Draws, most: int) -> int:
+        if self._compiled is None or not self._compiled.draws_inside(draws):
             return 1
         rows = [row for _, row in self._rows.active()]
         most = min(most, max(row.left for row in rows))
@@ -285,7 +284,7 @@ class ContinuousBatch:
             return replace(state.clone(), fingerprint=self.decoder.fingerprint())
 
     def _abort_all(self, request: int, task: Task) -> None:
-        self._outputs += [Output(request, i, [], "abort") for i in range(task.sampling.n)]
+        self._outputs += [Output(request, i, [], "abort") for i in range(task.samples)]
 
 
 def _check_model(model: TokenModel) -> None:

@@ -12,41 +12,17 @@ from torch import Tensor
 from linattn_core.errors import expected, quote
 from linattn_models.decoding.generation import GenerationMixin
 from linattn_models.decoding.prompts import ENDLESS, as_tokens, read_prompt
-from linattn_models.decoding.sampling import Sampling
+from linattn_models.decoding.sampling import Draws, SamplingParams, Settings
 from linattn_models.decoding.stopping import Stop, read_stop
 from linattn_models.fingerprint import refuse_others
 from linattn_models.heads.base import check_tokens, token_shape
-from linattn_models.heads.filters import Filters
-from linattn_models.heads.settings import MIN_P, TEMPERATURE, TOP_K, TOP_P
 from linattn_models.state import DecodingState, check_fits, check_parameters
 from linattn_models.tokenizer import encode_text, require_tokenizer
-from linattn_models.validation import at_least
 
 # Names of the arguments of `generate` and `encode`, and the fields that they come from.
-_FIELDS = {"prefix": "prompt", "tokens": "prompt", "text": "prompt", "seeds": "seed"}
+_FIELDS = {"prefix": "prompt", "tokens": "prompt", "text": "prompt"}
 
 FinishReason = Literal["stop", "length", "abort"]
-
-
-@dataclass(frozen=True)
-class SamplingParams:
-    """How the tokens of one request are drawn; see `generate`.
-
-    Args:
-        temperature: 1 draws from the model's distribution, 0 takes the likeliest token.
-        top_k, top_p, min_p: filters; None switches one off.
-        seed: the source of randomness, an integer of 64 bits; None draws one from torch's default
-            generator. With a seed, the tokens are those of `generate(seeds=seed, num_samples=n)`,
-            except where rounding decides between two.
-        n: sequences that are drawn from the prompt, which is read once.
-    """
-
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    seed: int | None = None
-    n: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +81,7 @@ class Task:
         prompt: (1, P) or (1, P, 3) tokens.
         new_tokens: the most tokens to draw for each sequence.
         position: the number of the first token that is drawn, with those of the state.
-        sampling: with a seed.
+        settings: how tokens are drawn.
         stop: what ends a sequence before its last token; None for nothing.
         state: where the prompt is continued; None for the start.
         return_state: whether the state is wanted.
@@ -114,10 +90,21 @@ class Task:
     prompt: Tensor
     new_tokens: int
     position: int
-    sampling: SamplingParams
+    settings: Settings
     stop: Stop | None
     state: DecodingState | None
     return_state: bool
+
+    @property
+    def samples(self) -> int:
+        """Sequences that are drawn."""
+        return self.settings.samples
+
+    def draws(self) -> Draws:
+        """The draws of all sequences, from their first token on."""
+        length = torch.tensor([self.prompt.shape[1]], device=self.prompt.device)
+        positions = torch.tensor([self.position], device=self.prompt.device)
+        return self.settings.draws(self.prompt, length, positions, ahead=1)
 
 
 def read_request(source: GenerationMixin, request: Request, start: DecodingState) -> Task:
@@ -139,7 +126,7 @@ def read_request(source: GenerationMixin, request: Request, start: DecodingState
 
 def _read(source: GenerationMixin, request: Request, start: DecodingState) -> Task:
     state = _read_state(source, request.state, start)
-    sampling = _read_sampling(source, request.sampling)
+    settings = _read_settings(source, request.sampling)
     prefix = _read_tokens(source, request.prompt)
     prompt = read_prompt(source, 1, prefix, None, request.length, None, state, request.return_state)
     if not prompt.steps:
@@ -150,7 +137,7 @@ def _read(source: GenerationMixin, request: Request, start: DecodingState) -> Ta
         raise ValueError(expected("length", wanted, prompt.positions))
     stop = read_stop(request.stop_tokens, request.stop_strings, source.head, source.tokenizer)
     position = int(prompt.row_lengths[0]) + int(prompt.tokens_before[0])
-    return Task(prompt.tokens, prompt.steps, position, sampling, stop, state, request.return_state)
+    return Task(prompt.tokens, prompt.steps, position, settings, stop, state, request.return_state)
 
 
 def _read_tokens(source: GenerationMixin, prompt: object) -> Tensor | None:
@@ -202,20 +189,10 @@ def _read_state(
     return replace(state.detach().clone(), fingerprint=None)
 
 
-def _read_sampling(source: GenerationMixin, params: SamplingParams) -> SamplingParams:
+def _read_settings(source: GenerationMixin, params: SamplingParams) -> Settings:
     if not isinstance(params, SamplingParams):
         raise TypeError(expected("sampling", "SamplingParams", f"a {type(params).__name__}"))
-    for setting in (TEMPERATURE, TOP_K, TOP_P, MIN_P):
-        value = getattr(params, setting.name)
-        if value is not None and isinstance(setting.read(value), Tensor):
-            raise ValueError(expected(setting.name, "a number", "several"))
-    seed = params.seed
-    if seed is None:
-        seed = int(torch.randint(1 << 62, ()))
-    filters = Filters(params.top_k, params.top_p, params.min_p)
-    settings = Sampling(params.temperature, None, filters, seeds=seed)
-    settings.check(source.head, source.device)
-    if isinstance(settings.seeds, Tensor):
-        raise ValueError(expected("seed", "one integer", "several"))
-    n = at_least("n", params.n, 1)
-    return replace(params, seed=settings.seeds, n=n, top_k=filters.top_k)
+    settings = Settings(params, source.head, source.device)
+    for name in settings.differ:
+        raise ValueError(expected(name, "one number", "several"))
+    return settings

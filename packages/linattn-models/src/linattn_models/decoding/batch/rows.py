@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linattn_models.decoding.batch.places import Places
 from linattn_models.decoding.batch.requests import FinishReason, Task
-from linattn_models.decoding.row_sampling import RowSampling
+from linattn_models.decoding.sampling import Draws, SamplingParams, start_draws
 from linattn_models.decoding.stopping import TextEnd
+from linattn_models.heads import Head
+from linattn_models.heads.base import token_shape
 from linattn_models.state import Cursor, DecodingBatch, DecodingState
 
 # Native products of a multiple of 4 rows sum in one order, whatever the rows; blocks of them have
@@ -62,27 +63,25 @@ class Rows:
     Args:
         start: the state of one sequence before its first token.
         most: the most sequences.
-        token_shape: (), or (3,).
-        device: of the model.
+        head, device: of the model.
 
     Attributes:
+        draws: how the rows draw.
         tokens: (capacity,) or (capacity, 3), the last token of each row.
     """
 
-    def __init__(
-        self, start: DecodingState, most: int, token_shape: tuple[int, ...], device: torch.device
-    ) -> None:
+    def __init__(self, start: DecodingState, most: int, head: Head, device: torch.device) -> None:
         capacity = _pad(most)
         # On a GPU, the number of rows is fixed, because a graph is recorded for each number.
         self._is_fixed = device.type != "cpu"
         first = capacity if self._is_fixed else _MULTIPLE
         self._start = start
         self._batch = DecodingBatch(start.index_select([0] * first), capacity)
-        self._places = Places(capacity, device)
+        self.draws = start_draws(SamplingParams(temperature=0.0, seed=0), first, head, device)
         self._rows: list[Row | None] = [None] * first
         self._positions = torch.zeros(capacity, dtype=torch.int64)  # of the next inputs
         self._moves = torch.zeros(capacity, dtype=torch.int64)  # 1 for places with a sequence
-        self.tokens = torch.zeros((capacity, *token_shape), dtype=torch.int64, device=device)
+        self.tokens = torch.zeros((capacity, *token_shape(head)), dtype=torch.int64, device=device)
 
     def __len__(self) -> int:
         """The rows that are stepped, also those without a sequence."""
@@ -97,13 +96,12 @@ class Rows:
         """The places with a sequence."""
         return ((place, row) for place, row in enumerate(self._rows) if row is not None)
 
-    def join(self, rows: Sequence[Row], state: DecodingState) -> Tensor:
+    def join(self, rows: Sequence[Row], state: DecodingState, draws: Draws) -> Tensor:
         """Gives all sequences of a request, which continue one state, places; returns these."""
         places = self._free_places(len(rows))
         where = torch.tensor(places, device=self.tokens.device)
-        task = rows[0].task
         self._batch.overwrite(where, state)
-        self._places.start(where, task.sampling, task.position)
+        self.draws.put(where, draws)
         self._positions[places] = state.cursor.furthest
         self._moves[places] = 1
         for place, row in zip(places, rows, strict=True):
@@ -122,7 +120,7 @@ class Rows:
             return
         free = [place for place, row in enumerate(self._rows) if row is None]
         order = self._batch.leave(free[-drops:])
-        self._places.move(order)
+        self.draws.select_rows(order)
         left = len(order)
         self._rows = [self._rows[place] for place in order.tolist()]
         for x in (self._positions, self._moves, self.tokens):
@@ -148,15 +146,13 @@ class Rows:
         self._positions += len(tokens) * self._moves
         self.tokens[: len(self)] = tokens[-1]
 
-    def sampling(self, places: Tensor | None = None) -> RowSampling:
-        """How these places draw; by default all rows."""
-        return self._places.first(len(self)) if places is None else self._places.of(places)
-
     def _free_places(self, count: int) -> list[int]:
         """Places without a sequence, the first ones; adds some where there are too few."""
         more = _pad(self.count + count) - len(self._rows)
         if more > 0:
             self._batch.join(self._start.index_select([0] * more))
+            order = [*range(len(self._rows)), *[0] * more]
+            self.draws.select_rows(torch.tensor(order, device=self.tokens.device))
             self._rows += [None] * more
         return [place for place, row in enumerate(self._rows) if row is None][:count]
 
