@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -17,7 +17,74 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-class LinearAttentionState(NamedTuple):
+class TensorTuple(tuple[Tensor, ...]):
+    """The methods that states have in common: named tuples of tensors, whose rows are sequences.
+
+    class MyState(TensorTuple, MyFields): ...    # where MyFields is a NamedTuple
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def cat(cls, states: Sequence[Self]) -> Self:
+        """One state with the sequences of all `states`, in order."""
+        if not states:
+            raise ValueError(expected("states", f"at least one {cls.__name__}", "none"))
+        return cls._of([torch.cat(parts) for parts in zip(*states, strict=True)])
+
+    def split(self, sizes: int | Sequence[int]) -> list[Self]:
+        """Splits the sequences into parts, in order: the inverse of `cat`.
+
+        Args:
+            sizes: as for `torch.split`: one number of sequences for all parts (the last may have
+                fewer), or a list with the number of each part.
+
+        Returns:
+            Views of this state's memory, which change when the state is updated in place.
+        """
+        parts = zip(*[x.split(sizes) for x in self], strict=True)
+        return [self._of(part) for part in parts]
+
+    def index_select(self, indices: Tensor) -> Self:
+        """The states of the sequences `indices` (any length, repeats allowed), as a copy.
+
+        A repeated index forks a sequence, and a missing one drops it, as beam search needs.
+
+        Args:
+            indices: (new batch,) int32 or int64, positions in the batch.
+        """
+        indices = indices.to(self[0].device)
+        return self._of([x.index_select(0, indices) for x in self])
+
+    def clone(self) -> Self:
+        """A copy that shares no memory with this state."""
+        return self._of([x.clone() for x in self])
+
+    def detach(self) -> Self:
+        """The same memory, detached from autograd (for truncated backpropagation)."""
+        return self._of([x.detach() for x in self])
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """The state, moved or cast as by `torch.Tensor.to`."""
+        return self._of([x.to(*args, **kwargs) for x in self])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensors."""
+        return sum([x.numel() * x.element_size() for x in self])
+
+    @classmethod
+    def _of(cls, tensors: Iterable[Tensor]) -> Self:
+        # A named tuple takes its fields one by one; a tuple, as mypy sees it, does not.
+        return cls(*tensors)
+
+
+class _Sums(NamedTuple):
+    s: Tensor
+    z: Tensor
+
+
+class LinearAttentionState(TensorTuple, _Sums):
     """The sums over the keys so far (equations 10 and 11 of the paper; 16 to 19 as an RNN).
 
         s = sum_j phi(k_j) v_j^T        z = sum_j phi(k_j)
@@ -30,8 +97,7 @@ class LinearAttentionState(NamedTuple):
         z: (B, H, F), the same dtype and device as `s`.
     """
 
-    s: Tensor
-    z: Tensor
+    __slots__ = ()
 
     @classmethod
     def zeros(
@@ -58,56 +124,6 @@ class LinearAttentionState(NamedTuple):
             torch.zeros(batch, heads, feature_dim, value_dim, dtype=sums, device=device),
             torch.zeros(batch, heads, feature_dim, dtype=sums, device=device),
         )
-
-    @classmethod
-    def cat(cls, states: Sequence[LinearAttentionState]) -> LinearAttentionState:
-        """One state with the sequences of all `states`, in order."""
-        if not states:
-            raise ValueError(expected("states", "at least one LinearAttentionState", "none"))
-        return cls(torch.cat([x.s for x in states]), torch.cat([x.z for x in states]))
-
-    def split(self, sizes: int | Sequence[int]) -> list[LinearAttentionState]:
-        """Splits the sequences into parts, in order: the inverse of `cat`.
-
-        Args:
-            sizes: as for `torch.split`: one number of sequences for all parts (the last may have
-                fewer), or a list with the number of each part.
-
-        Returns:
-            Views of this state's memory, which change when the state is updated in place.
-        """
-        parts = zip(self.s.split(sizes), self.z.split(sizes), strict=True)
-        return [LinearAttentionState(s, z) for s, z in parts]
-
-    def index_select(self, indices: Tensor) -> LinearAttentionState:
-        """The states of the sequences `indices` (any length, repeats allowed), as a copy.
-
-        A repeated index forks a sequence, and a missing one drops it, as beam search needs.
-
-        Args:
-            indices: (new batch,) int32 or int64, positions in the batch.
-        """
-        indices = indices.to(self.s.device)
-        return LinearAttentionState(
-            self.s.index_select(0, indices), self.z.index_select(0, indices)
-        )
-
-    def clone(self) -> LinearAttentionState:
-        """A copy that shares no memory with this state."""
-        return LinearAttentionState(self.s.clone(), self.z.clone())
-
-    def detach(self) -> LinearAttentionState:
-        """The same memory, detached from autograd (for truncated backpropagation)."""
-        return LinearAttentionState(self.s.detach(), self.z.detach())
-
-    def to(self, *args: Any, **kwargs: Any) -> LinearAttentionState:
-        """The state, moved or cast as by `torch.Tensor.to`."""
-        return LinearAttentionState(self.s.to(*args, **kwargs), self.z.to(*args, **kwargs))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the two tensors; the length of the sequence does not change them."""
-        return self.s.numel() * self.s.element_size() + self.z.numel() * self.z.element_size()
 
 
 def decay_state(state: LinearAttentionState, factor: Tensor) -> LinearAttentionState:

@@ -146,7 +146,9 @@ def sum_bits(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 def _sum_bytes(contents: Sequence[Tensor]) -> Tensor:
     """The sums of tensors of one device, one after the other."""
-    device, parts, small = contents[0].device, [], []
+    device = contents[0].device
+    parts: list[Tensor] = []
+    small = []
     most = _WORDS.get(device.type, _MOST_WORDS)
     for content in contents:
         aligned = len(content) >= _SMALL and content.storage_offset() % 4 == 0

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from linattn_core import LinearAttentionState
-from linattn_core.state import accumulation_dtype
+from linattn_core.state import TensorTuple, accumulation_dtype
 
 
-class KeyValueCache(NamedTuple):
+class _KeysAndValues(NamedTuple):
+    keys: Tensor
+    values: Tensor
+
+
+class _Window(NamedTuple):
+    keys: Tensor
+    values: Tensor
+    s: Tensor
+    z: Tensor
+
+
+class KeyValueCache(TensorTuple, _KeysAndValues):
     """The keys and values of one softmax layer, allocated for the longest sequence.
 
     Attributes:
@@ -21,8 +33,7 @@ class KeyValueCache(NamedTuple):
         values: (B, H_kv, max_length, D).
     """
 
-    keys: Tensor
-    values: Tensor
+    __slots__ = ()
 
     @classmethod
     def zeros(
@@ -40,16 +51,10 @@ class KeyValueCache(NamedTuple):
         return cls(keys, torch.zeros_like(keys))
 
     @classmethod
-    def cat(cls, caches: Sequence[KeyValueCache]) -> KeyValueCache:
-        """One cache with the sequences of all `caches`, in order, as long as the longest cache."""
-        room = max(cache.max_length for cache in caches)
-        parts = [cache.with_room(room) for cache in caches]
-        return cls(torch.cat([x.keys for x in parts]), torch.cat([x.values for x in parts]))
-
-    def split(self, sizes: int | Sequence[int]) -> list[KeyValueCache]:
-        """Splits the sequences into parts, which are views; `sizes` as for `torch.split`."""
-        parts = zip(self.keys.split(sizes), self.values.split(sizes), strict=True)
-        return [KeyValueCache(keys, values) for keys, values in parts]
+    def cat(cls, states: Sequence[KeyValueCache]) -> KeyValueCache:
+        """One cache with the sequences of all `states`, in order, as long as the longest cache."""
+        room = max(state.max_length for state in states)
+        return super().cat([state.with_room(room) for state in states])
 
     def with_room(self, max_length: int) -> KeyValueCache:
         """The cache resized to `max_length` positions (itself if it has them); new ones are 0."""
@@ -63,30 +68,8 @@ class KeyValueCache(NamedTuple):
         """The number of positions that the cache has room for."""
         return self.keys.shape[2]
 
-    def index_select(self, indices: Tensor) -> KeyValueCache:
-        """The caches of the sequences `indices`, as a copy."""
-        indices = indices.to(self.keys.device)
-        return KeyValueCache(*(x.index_select(0, indices) for x in self))
 
-    def clone(self) -> KeyValueCache:
-        """A copy that shares no memory with this cache."""
-        return KeyValueCache(*(x.clone() for x in self))
-
-    def detach(self) -> KeyValueCache:
-        """The same memory, detached from autograd."""
-        return KeyValueCache(*(x.detach() for x in self))
-
-    def to(self, *args: Any, **kwargs: Any) -> KeyValueCache:
-        """The cache moved or cast as by `torch.Tensor.to`."""
-        return KeyValueCache(*(x.to(*args, **kwargs) for x in self))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes allocated: they grow with `max_length`, unlike those of a linear state."""
-        return self.keys.nbytes + self.values.nbytes
-
-
-class WindowCache(NamedTuple):
+class WindowCache(TensorTuple, _Window):
     """A window of w keys and values, and the sums over all keys before them: of fixed size.
 
     Attributes:
@@ -97,10 +80,7 @@ class WindowCache(NamedTuple):
         z: (B, H_kv, F).
     """
 
-    keys: Tensor
-    values: Tensor
-    s: Tensor
-    z: Tensor
+    __slots__ = ()
 
     @classmethod
     def zeros(
@@ -126,53 +106,28 @@ class WindowCache(NamedTuple):
         """S and z."""
         return LinearAttentionState(self.s, self.z)
 
-    @classmethod
-    def cat(cls, caches: Sequence[WindowCache]) -> WindowCache:
-        """One cache with the sequences of all `caches`, in order."""
-        return cls(*map(torch.cat, zip(*caches, strict=True)))
-
-    def split(self, sizes: int | Sequence[int]) -> list[WindowCache]:
-        """Splits the sequences into parts, which are views; `sizes` as for `torch.split`."""
-        return [WindowCache(*parts) for parts in zip(*(x.split(sizes) for x in self), strict=True)]
-
-    def index_select(self, indices: Tensor) -> WindowCache:
-        """The caches of the sequences `indices`, as a copy."""
-        indices = indices.to(self.keys.device)
-        return WindowCache(*(x.index_select(0, indices) for x in self))
-
-    def clone(self) -> WindowCache:
-        """A copy that shares no memory with this cache."""
-        return WindowCache(*(x.clone() for x in self))
-
-    def detach(self) -> WindowCache:
-        """The same memory, detached from autograd."""
-        return WindowCache(*(x.detach() for x in self))
-
     def to(self, *args: Any, **kwargs: Any) -> WindowCache:
         """The cache moved or cast as by `torch.Tensor.to`, but sums never to half precision."""
-        keys, values = (x.to(*args, **kwargs) for x in (self.keys, self.values))
-        return WindowCache(keys, values, *move_sums(self.sums, *args, **kwargs))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all tensors."""
-        return sum(x.nbytes for x in self)
-
-
-def move_sums(sums: LinearAttentionState, *args: Any, **kwargs: Any) -> LinearAttentionState:
-    """The sums moved or cast as by `torch.Tensor.to`, to float32 in place of half precision.
-
-    Models of half precision sum in float32.
-    """
-    like = sums.z[:0].to(*args, **kwargs)
-    if accumulation_dtype(like.dtype) == like.dtype:
-        return sums.to(*args, **kwargs)
-    return sums.to(like.device, accumulation_dtype(like.dtype), copy=True)  # as a cast copies
+        return move_layer(self, *args, **kwargs)
 
 
 # The state of a layer whose size does not grow.
 FixedState = LinearAttentionState | WindowCache
 LayerState = FixedState | KeyValueCache
+Layer = TypeVar("Layer", bound=LayerState)
+
+
+def move_layer(layer: Layer, *args: Any, **kwargs: Any) -> Layer:
+    """The state moved or cast as by `torch.Tensor.to`, but sums to float32, not half precision.
+
+    Models of half precision sum in float32.
+    """
+    moved = {name: x.to(*args, **kwargs) for name, x in layer._asdict().items()}
+    for name in moved.keys() & {"s", "z"}:
+        wide = accumulation_dtype(moved[name].dtype)
+        if wide != moved[name].dtype:  # the numbers before they were rounded
+            moved[name] = getattr(layer, name).to(moved[name].device, wide, copy=True)
+    return type(layer)(**moved)
 
 
 def zero_states(

@@ -10,9 +10,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from linattn_core import LinearAttentionState
 from linattn_core.errors import expected
-from linattn_models.state.cache import KeyValueCache, LayerState, move_sums
+from linattn_models.state.cache import KeyValueCache, LayerState, move_layer
 from linattn_models.state.cursor import Cursor
 from linattn_models.state.files import read_state_file, write_state_file
 from linattn_models.validation import as_int, as_ints, at_least
@@ -215,9 +214,7 @@ class DecodingState:
         """
 
         def move(layer: LayerState) -> LayerState:
-            if isinstance(layer, LinearAttentionState):
-                return move_sums(layer, *args, **kwargs)
-            return layer.to(*args, **kwargs)
+            return move_layer(layer, *args, **kwargs)
 
         moved = self._map(move, lambda x: x.to(*args, **kwargs))
         return replace(moved, cursor=self.cursor.to(moved.device))
