@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from linattn_core.errors import expected
-from linattn_models.ctc import StreamState, initial_stream_state
+from linattn_models.ctc import StreamTensors, initial_stream_state
 from linattn_models.ctc.recognizer import blank_past
 from linattn_models.ctc.streaming import advance_stream
 from linattn_models.packing import past_lengths
@@ -35,7 +35,7 @@ class ChunkStep(nn.Module):
     def __init__(self, model: Recognizer) -> None:
         super().__init__()
         self.model = model
-        self._start = initial_stream_state(model).tensors()
+        self._start = initial_stream_state(model).tensors._asdict()
         self.names = [name for name, x in self._start.items() if x.numel()]
 
     def forward(self, frames: Tensor, lengths: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
@@ -49,11 +49,10 @@ class ChunkStep(nn.Module):
         """
         empty = {name: x.expand(frames.shape[0], *x.shape[1:]) for name, x in self._start.items()}
         tensors = {**empty, **dict(zip(self.names, state, strict=True))}
-        before = StreamState(**tensors, fingerprint=None)
-        outputs, after = advance_stream(self.model, frames, before, lengths)
+        outputs, after = advance_stream(self.model, frames, StreamTensors(**tensors), lengths)
         ends = self.model.output_lengths(lengths)
         outputs = blank_past(outputs, past_lengths(ends, outputs.shape[1]))
-        following = after.tensors()
+        following = after._asdict()
         return outputs, *(following[name] for name in self.names)
 
 
@@ -76,7 +75,7 @@ def export_recognizer(run: TrainedRun, chunk: int) -> bytes:
         raise ValueError(expected("the export", "the package onnxscript", "none", advice))
     model = deepcopy(model).cpu()
     step = ChunkStep(model).eval()
-    start = initial_stream_state(model, batch=2).tensors()
+    start = initial_stream_state(model, batch=2).tensors._asdict()
     size = chunk * model.config.subsampling
     state = [start[name] for name in step.names]
     arguments = (torch.zeros(2, size, BINS), torch.full((2,), size), *state)

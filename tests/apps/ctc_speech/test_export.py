@@ -56,6 +56,6 @@ def test_onnxruntime_streams_what_torch_streams(streaming_run: TrainedRun, kerne
             wanted, state = stream_step(model, chunk, state)
             for name, x in tensors.items():
                 torch.testing.assert_close(
-                    torch.from_numpy(x), state.tensors()[name], rtol=1e-5, atol=1e-5
+                    torch.from_numpy(x), getattr(state.tensors, name), rtol=1e-5, atol=1e-5
                 )
         torch.testing.assert_close(torch.from_numpy(got).exp(), wanted.exp(), rtol=0, atol=1e-5)

@@ -13,6 +13,7 @@ from linattn_models.ctc.loss import ctc_frames_needed, ctc_loss
 from linattn_models.ctc.ngram import NGram
 from linattn_models.ctc.streaming import (
     StreamState,
+    StreamTensors,
     initial_stream_state,
     stream_flush,
     stream_step,
@@ -30,6 +31,7 @@ __all__ = [
     "Hypothesis",
     "NGram",
     "StreamState",
+    "StreamTensors",
     "ctc_align",
     "ctc_beam_search",
     "ctc_frames_needed",

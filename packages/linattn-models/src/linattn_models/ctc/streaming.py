@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from linattn_core.errors import expected, quote
-from linattn_core.state import accumulation_dtype
+from linattn_core.state import TensorTuple, accumulation_dtype
 from linattn_models.attention import LinearMixer, SoftmaxMixer
 from linattn_models.block import Block
 from linattn_models.ctc.bilstm import CTCBiLSTM
@@ -21,9 +21,14 @@ from linattn_models.ctc.transformer import CTCTransformer
 from linattn_models.fingerprint import check_weights, compute_fingerprint
 from linattn_models.packing import past_lengths
 from linattn_models.precision import device_of, dtype_of
-from linattn_models.state.decoding_state import as_rows, no_such_rows
+from linattn_models.state.decoding_state import (
+    as_rows,
+    common_fingerprint,
+    list_states,
+    no_such_rows,
+)
 from linattn_models.state.files import read_tensors, write_tensors
-from linattn_models.validation import at_least, instance, lengths_within, no_dropout
+from linattn_models.validation import at_least, lengths_within, no_dropout
 
 Streaming = CTCTransformer | CTCBiLSTM
 """A recognizer that streams: a causal transformer, or an LSTM of one direction."""
@@ -31,8 +36,15 @@ Streaming = CTCTransformer | CTCBiLSTM
 FORMAT = "linattn stream state"
 
 
-@dataclass(frozen=True)
-class StreamState:
+class _Tensors(NamedTuple):
+    frame: Tensor
+    maps: Tensor
+    convolutions: Tensor
+    s: Tensor
+    z: Tensor
+
+
+class StreamTensors(TensorTuple, _Tensors):
     """What a recognizer that streams knows of the frames so far; the same size for any duration.
 
     Attributes:
@@ -44,30 +56,32 @@ class StreamState:
             outputs h.
         z: (B, layers, H_kv, features), the sums z; of softmax attention the last values, as the
             keys; of an LSTM its cells c.
+    """
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True)
+class StreamState:
+    """The state of streams between two chunks.
+
+    Attributes:
+        tensors: what the recognizer knows of the frames so far.
         fingerprint: of the weights that made it; None if it is not known.
     """
 
-    frame: Tensor
-    maps: Tensor
-    convolutions: Tensor
-    s: Tensor
-    z: Tensor
+    tensors: StreamTensors
     fingerprint: str | None = None
 
     @property
     def batch(self) -> int:
         """B, streams side by side."""
-        return self.s.shape[0]
+        return self.tensors.s.shape[0]
 
     @property
     def nbytes(self) -> int:
         """Bytes of the tensors."""
-        return sum(x.nbytes for x in self.tensors().values())
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The tensors by name, each with the streams as its first dimension."""
-        names = (field.name for field in fields(self) if field.name != "fingerprint")
-        return {name: getattr(self, name) for name in names}
+        return self.tensors.nbytes
 
     def index_select(self, indices: Tensor | Sequence[int]) -> StreamState:
         """The states of the streams `indices` (any length, repeats allowed), as a copy.
@@ -76,14 +90,13 @@ class StreamState:
             ValueError: indices of another shape; on the CPU also a stream that is not there.
             TypeError: not integers.
         """
-        rows = as_rows(indices).to(self.s.device)
+        rows = as_rows(indices)
         try:
-            tensors = {name: x.index_select(0, rows) for name, x in self.tensors().items()}
+            return replace(self, tensors=self.tensors.index_select(rows))
         except (IndexError, RuntimeError):  # tensors without numbers raise the latter
             if not rows.numel() or (int(rows.min()) >= 0 and int(rows.max()) < self.batch):
                 raise
             raise no_such_rows(rows, self.batch) from None
-        return StreamState(**tensors, fingerprint=self.fingerprint)
 
     @classmethod
     def cat(cls, states: Sequence[StreamState]) -> StreamState:
@@ -93,29 +106,19 @@ class StreamState:
             ValueError: no states, or states of different models.
             TypeError: not a list of states.
         """
-        if isinstance(states, cls) or not isinstance(states, Iterable):
-            wanted = "a list of StreamState"
-            raise TypeError(expected("states", wanted, f"a {type(states).__name__}"))
-        states = list(states)
-        for state in states:
-            instance("states", state, cls)
-        if not states:
-            raise ValueError(expected("states", "at least one StreamState", "none"))
-        shapes = [_signature(state) for state in states]
-        prints = {state.fingerprint for state in states} - {None}
-        if any(shape != shapes[0] for shape in shapes) or len(prints) > 1:
+        states = list_states(states, cls)
+        shapes = [[(x.shape[1:], x.dtype, x.device) for x in state.tensors] for state in states]
+        if any(shape != shapes[0] for shape in shapes):
             raise ValueError(expected("states", "states of one model", "of several"))
-        tensors = [state.tensors() for state in states]
-        joined = {name: torch.cat([x[name] for x in tensors]) for name in tensors[0]}
-        known = all(state.fingerprint for state in states)
-        return cls(**joined, fingerprint=states[0].fingerprint if known else None)
+        joined = StreamTensors.cat([state.tensors for state in states])
+        return cls(joined, common_fingerprint(states))
 
     def save(self, file: str | Path) -> None:
         """Writes one safetensors file; nothing is pickled."""
         metadata = {"format": FORMAT}
         if self.fingerprint is not None:
             metadata["fingerprint"] = self.fingerprint
-        write_tensors(Path(file), self.tensors(), metadata)
+        write_tensors(Path(file), self.tensors._asdict(), metadata)
 
     @classmethod
     def load(cls, file: str | Path, model: Streaming) -> StreamState:
@@ -128,12 +131,11 @@ class StreamState:
         path, wanted = Path(file), "a file that StreamState.save wrote"
         tensors, metadata = read_tensors(path, FORMAT, wanted)
         try:
-            state = cls(**tensors, fingerprint=metadata.get("fingerprint"))
+            whole = StreamTensors(**tensors)
         except TypeError as error:  # tensors of other names
             raise ValueError(expected(str(path), wanted, quote(error))) from None
-        device = device_of(model.output)
-        moved = {name: x.to(device) for name, x in state.tensors().items()}
-        return _check_state(model, cls(**moved, fingerprint=state.fingerprint))
+        state = cls(whole.to(device_of(model.output)), metadata.get("fingerprint"))
+        return _check_state(model, state)
 
 
 def initial_stream_state(model: Streaming, batch: int = 1) -> StreamState:
@@ -155,7 +157,7 @@ def initial_stream_state(model: Streaming, batch: int = 1) -> StreamState:
         name: torch.zeros(batch, *shape, device=device, dtype=dtype)
         for name, (shape, dtype) in kinds
     }
-    return StreamState(**zeros, fingerprint=compute_fingerprint(model))
+    return StreamState(StreamTensors(**zeros), compute_fingerprint(model))
 
 
 @torch.no_grad()
@@ -183,7 +185,8 @@ def stream_step(model: Streaming, frames: Tensor, state: StreamState) -> tuple[T
         wanted = f"a multiple of subsampling {subsampling} frames"
         advice = "end the stream with stream_flush"
         raise ValueError(expected("frames", wanted, frames.shape[1], advice))
-    return advance_stream(model, frames, state)
+    outputs, tensors = advance_stream(model, frames, state.tensors)
+    return outputs, replace(state, tensors=tensors)
 
 
 @torch.no_grad()
@@ -205,18 +208,18 @@ def stream_flush(
     state = _check_call(model, frames, state)
     if lengths is None:
         _refuse_infinite(frames)
-        return advance_stream(model, frames, state)[0]
+        return advance_stream(model, frames, state.tensors)[0]
     lengths_within("lengths", lengths, *frames.shape[:2])
     lengths = lengths.to(frames.device)
     frames = frames.masked_fill(past_lengths(lengths, frames.shape[1])[..., None], 0.0)
     _refuse_infinite(frames)
-    outputs, _ = advance_stream(model, frames, state, lengths)
+    outputs, _ = advance_stream(model, frames, state.tensors, lengths)
     return blank_past(outputs, past_lengths(model.output_lengths(lengths), outputs.shape[1]))
 
 
 def advance_stream(
-    model: Streaming, frames: Tensor, state: StreamState, lengths: Tensor | None = None
-) -> tuple[Tensor, StreamState]:
+    model: Streaming, frames: Tensor, state: StreamTensors, lengths: Tensor | None = None
+) -> tuple[Tensor, StreamTensors]:
     """As `stream_step` without checks, for tensors that fit; may be exported."""
     frame, maps = state.frame, state.maps
     if model.subsampling is not None:
@@ -244,10 +247,10 @@ def advance_stream(
     return outputs, _follow(state, frame=frame, maps=maps, convolutions=seen, s=s, z=z)
 
 
-def _follow(state: StreamState, **new: Tensor) -> StreamState:
+def _follow(state: StreamTensors, **new: Tensor) -> StreamTensors:
     """The state with new tensors, in the dtypes of the old: inside autocast, layers have others."""
-    tensors = {name: new.get(name, x).to(x.dtype) for name, x in state.tensors().items()}
-    return StreamState(**tensors, fingerprint=state.fingerprint)
+    own = state._asdict()
+    return state._replace(**{name: x.to(own[name].dtype) for name, x in new.items()})
 
 
 def _describe_tensors(model: Streaming) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
@@ -273,10 +276,6 @@ def _describe_tensors(model: Streaming) -> dict[str, tuple[tuple[int, ...], torc
     return {name: (shape, own if name in ("s", "z") else dtype) for name, shape in shapes.items()}
 
 
-def _signature(state: StreamState) -> dict[str, tuple[torch.Size, torch.dtype, torch.device]]:
-    return {name: (x.shape[1:], x.dtype, x.device) for name, x in state.tensors().items()}
-
-
 def _check_call(model: Streaming, frames: Tensor, state: StreamState) -> StreamState:
     """The state, with the model's own fingerprint; refuses what does not fit the model."""
     no_dropout(model.training, model.dropout)
@@ -295,8 +294,12 @@ def _check_call(model: Streaming, frames: Tensor, state: StreamState) -> StreamS
 def _check_state(model: Streaming, state: StreamState) -> StreamState:
     if not model.streams:
         raise ValueError(expected("the model", "a causal recognizer", "one of all frames"))
-    device, kinds, batch = device_of(model.output), _describe_tensors(model), state.s.shape[:1]
-    for name, x in state.tensors().items():
+    device, kinds, batch = (
+        device_of(model.output),
+        _describe_tensors(model),
+        state.tensors.s.shape[:1],
+    )
+    for name, x in state.tensors._asdict().items():
         shape, dtype = kinds[name]
         if (tuple(x.shape), x.dtype, x.device) != ((*batch, *shape), dtype, device):
             wanted = "a state of this model, in its dtype and on its device"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -14,7 +14,9 @@ from linattn_core.errors import expected
 from linattn_models.state.cache import KeyValueCache, LayerState, move_layer
 from linattn_models.state.cursor import Cursor
 from linattn_models.state.files import read_state_file, write_state_file
-from linattn_models.validation import as_int, as_ints, at_least
+from linattn_models.validation import as_int, as_ints, at_least, instance
+
+State = TypeVar("State")
 
 
 @dataclass(frozen=True)
@@ -277,18 +279,22 @@ def _sizes_of_parts(sizes: object, batch: int) -> int | list[int]:
     return several
 
 
-def check_alike(states: object) -> list[DecodingState]:
-    """The states as a list, which must be of one model, dtype and device."""
-    if isinstance(states, DecodingState) or not isinstance(states, Iterable):
-        wanted = "a list of DecodingState"
+def list_states(states: object, kind: type[State]) -> list[State]:
+    """The states as a list of at least one, all of this kind."""
+    if isinstance(states, kind) or not isinstance(states, Iterable):
+        wanted = f"a list of {kind.__name__}"
         raise TypeError(expected("states", wanted, f"a {type(states).__name__}"))
     several = list(states)
     if not several:
-        raise ValueError(expected("states", "at least one DecodingState", "none"))
+        raise ValueError(expected("states", f"at least one {kind.__name__}", "none"))
     for state in several:
-        if not isinstance(state, DecodingState):
-            wanted = "nothing but DecodingState"
-            raise TypeError(expected("states", wanted, f"a {type(state).__name__}"))
+        instance("states", state, kind)
+    return several
+
+
+def check_alike(states: object) -> list[DecodingState]:
+    """The states as a list, which must be of one model, dtype and device."""
+    several = list_states(states, DecodingState)
     advice = "only states of one model, dtype and device are joined"
     first = shape_of(several[0])
     for state in several[1:]:
@@ -298,16 +304,17 @@ def check_alike(states: object) -> list[DecodingState]:
     if len(set(known)) > 1:
         wanted = f"{known[0]} parameters of the next token in each"
         raise ValueError(expected("states", wanted, known, advice))
-    made_by = {state.fingerprint for state in several} - {None}
-    if len(made_by) > 1:
-        got = f"fingerprints of {len(made_by)} models"
-        raise ValueError(expected("states", "states that the same weights made", got, advice))
+    common_fingerprint(several)
     return several
 
 
-def common_fingerprint(states: Sequence[DecodingState]) -> str | None:
-    """That which all states have; None if one has none."""
-    return states[0].fingerprint if all(state.fingerprint for state in states) else None
+def common_fingerprint(states: Sequence[Any]) -> str | None:
+    """That which all states have; None if one has none. Refuses states of different weights."""
+    fingerprints = {state.fingerprint for state in states}
+    if len(fingerprints - {None}) > 1:
+        got = f"fingerprints of {len(fingerprints - {None})} models"
+        raise ValueError(expected("states", "states that the same weights made", got))
+    return None if None in fingerprints else states[0].fingerprint
 
 
 def _with_room(layer: LayerState, max_length: int | None) -> LayerState:
