@@ -17,6 +17,7 @@ if __name__ == "__main__":
 
 import dataclasses
 import itertools
+from collections.abc import Mapping
 from pathlib import Path
 
 from linattn_core.errors import expected
@@ -86,23 +87,32 @@ class Flags(CorpusFlags):
 def main(flags: Flags) -> None:
     """Trains what is not trained yet, prints the table, and writes it."""
     require_one_process()
-    check(flags)
+    require_at_least(flags, {"rounds": 1, "utterances": 1, "seeds": 0})
+    if not flags.attentions:
+        raise ValueError(expected("--attentions", "one or more", "none"))
+    minutes = MINUTES.get(flags.preset, 40.0) if flags.minutes is None else flags.minutes
+    if not 0 < minutes <= YEAR:
+        raise ValueError(expected("--minutes", f"more than 0, at most {YEAR:,}", minutes))
     out = flags.out or Path("runs", APP, f"compare-{flags.corpus}-{flags.preset}")
     make_folders(out, flags.publish)
     recipes = list_recipes(flags)
-    recipe = next(iter(recipes.values()))
-    corpus = flags.read(flags.corpus, flags.bad_input, recipe.utterances)
+    one = next(iter(recipes.values()))
+    corpus = flags.read(flags.corpus, flags.bad_input, one.utterances)
+
+    def measure() -> Mapping[str, object]:
+        data = load_speech(corpus, "train", one, flags.cache)
+        models = {name: build_model(of, len(corpus.inventory)) for name, of in recipes.items()}
+        order = pick_typical_batches(build_length_order(data, one))
+        return measure_updates(models, data, recognizer_loss, one.training, flags.rounds, order)
+
     about = {"corpus": corpus.name, "preset": flags.preset}
-    times = read_times(
-        out / TIMES, about, list(recipes), lambda: measure_times(flags, corpus, recipes)
-    )
-    minutes = MINUTES.get(flags.preset, 40.0) if flags.minutes is None else flags.minutes
-    budget = Budget(times, 60 * minutes, model=model_name)
+    times = read_times(out / TIMES, about, list(recipes), measure)
+    budget = Budget(times, 60 * minutes, model=lambda run: run.partition("-seed")[0])
     # Those with a convolution are timed in any case: they may be asked for later.
     chosen = [x for x, y in recipes.items() if flags.convolution or not y.depthwise_kernel]
     variants = [
         make_variant(f"{name}-seed{seed}" if seed else name, recipes[name], seed, corpus, flags)
-        for seed, name in itertools.product(flags.seeds, chosen)
+        for seed, name in itertools.product(dict.fromkeys(flags.seeds), chosen)
     ]
     # A run that was killed before the test set was recognized has a summary, too.
     trainings = Trainings(out, variants, lambda of: "dev_phoneme_error_rate" in of["metrics"])
@@ -112,18 +122,6 @@ def main(flags: Flags) -> None:
     )
     train = not flags.finished
     print(compare(trainings, display, budget=budget, publish_to=flags.publish, train=train))
-
-
-def check(flags: Flags) -> None:
-    """Refuses numbers out of range and names that do not fit together."""
-    require_at_least(flags, {"rounds": 1, "utterances": 1})
-    for flag, values in (("--attentions", flags.attentions), ("--seeds", flags.seeds)):
-        if not values or len(set(values)) < len(values):
-            named = " ".join(map(str, values)) or "none"
-            raise ValueError(expected(flag, "one or more, each once", named))
-    require_at_least(flags, {"seeds": 0})
-    if flags.minutes is not None and not 0 < flags.minutes <= YEAR:
-        raise ValueError(expected("--minutes", f"more than 0, at most {YEAR:,}", flags.minutes))
 
 
 def list_recipes(flags: Flags) -> dict[str, Recipe]:
@@ -140,20 +138,6 @@ def list_recipes(flags: Flags) -> dict[str, Recipe]:
                 utterances=flags.utterances or recipe.utterances,
             )
     return recipes
-
-
-def model_name(run: str) -> str:
-    """The model of a run, whatever its seed."""
-    return run.partition("-seed")[0]
-
-
-def measure_times(flags: Flags, corpus: Corpus, recipes: dict[str, Recipe]) -> dict[str, object]:
-    """Seconds of an update by model."""
-    recipe = next(iter(recipes.values()))
-    data = load_speech(corpus, "train", recipe, flags.cache)
-    typical = pick_typical_batches(build_length_order(data, recipe))
-    models = {name: build_model(of, len(corpus.inventory)) for name, of in recipes.items()}
-    return measure_updates(models, data, recognizer_loss, recipe.training, flags.rounds, typical)
 
 
 def make_variant(name: str, recipe: Recipe, seed: int, corpus: Corpus, flags: Flags) -> Variant:

@@ -37,9 +37,9 @@ from linattn_lab.figures import add_figures
 from linattn_lab.runs import make_folders
 from linattn_lab.script import parse_flags, require_at_least, run_script
 from linattn_models.ctc import NGram, ctc_greedy
-from speech.corpora import BadInput, Corpus, CorpusFlags
+from speech.corpora import BadInput, Corpus, CorpusFlags, Split
 from speech.decoding import Decoding, Search
-from speech.error_rate import Errors, evaluate
+from speech.error_rate import evaluate
 from speech.features import Normalization
 from speech.models import TrainedRun, load_run, rebuild_recipe, require_inventory
 from speech.training import load_speech
@@ -90,7 +90,7 @@ def main(flags: Flags) -> None:
     if flags.split is None:
         print_transcripts(flags, run)
     else:
-        print_errors(flags, run)
+        print_errors(flags, run, flags.split)
 
 
 def check(flags: Flags) -> None:
@@ -115,18 +115,18 @@ def check(flags: Flags) -> None:
         raise ValueError(expected("--pictures", "a name of its own for each file", got))
 
 
-def print_errors(flags: Flags, run: TrainedRun) -> None:
+def print_errors(flags: Flags, run: TrainedRun, split: Split) -> None:
     """The errors on a split, greedy and by the search, as trained and as a recording is heard."""
     recipe = rebuild_recipe(run, flags.bad_input)
     corpus = flags.read(recipe.corpus, flags.bad_input, recipe.utterances)
     require_inventory(run, corpus)
     search = build_search(flags, run, corpus)
-    assert flags.split is not None
-    print(f"{run.label}, {flags.split}")
+    print(f"{run.label}, {split}")
     figures: dict[str, float] = {}
+    chunk = [f"chunk {flags.chunk}"] * (flags.chunk is not None)
     for kind in dict.fromkeys((recipe.normalize, run.features.alone)):
         own = dataclasses.replace(recipe, normalize=kind)
-        speech = load_speech(corpus, flags.split, own, flags.cache, run.prior)
+        speech = load_speech(corpus, split, own, flags.cache, run.prior)
         decoders = {"greedy": ctc_greedy, search.label: search.phones}
         errors = evaluate(
             run.model, speech, run.inventory, list(decoders.values()), True, flags.chunk
@@ -134,7 +134,8 @@ def print_errors(flags: Flags, run: TrainedRun) -> None:
         for label, each in zip(decoders, errors, strict=True):
             lines = [f"normalization: {EXPLAINED[kind]}; {label}", *each.lines()]
             print("  " + "\n    ".join(lines))
-            figures |= name_figures(flags, kind, label, each)
+            name = "/".join([split, kind, *chunk, f"average {flags.average}", label])
+            figures |= {f"{name}/{x}": value for x, value in each.metrics().items()}
     add_figures(flags.run, figures)
 
 
@@ -146,13 +147,6 @@ def build_search(flags: Flags, run: TrainedRun, corpus: Corpus) -> Search:
     if flags.write_lm is not None:
         lm.write(flags.write_lm)
     return Search(flags.search, lm)
-
-
-def name_figures(flags: Flags, kind: Normalization, label: str, errors: Errors) -> dict[str, float]:
-    """The numbers by names that tell what they depend on."""
-    chunk = [f"chunk {flags.chunk}"] * (flags.chunk is not None)
-    parts = [str(flags.split), kind, *chunk, f"average {flags.average}", label]
-    return {"/".join([*parts, name]): value for name, value in errors.metrics().items()}
 
 
 def print_transcripts(flags: Flags, run: TrainedRun) -> None:

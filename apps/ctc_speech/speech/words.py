@@ -13,10 +13,8 @@ from speech.lexicon import Lexicon
 
 Integers = npt.NDArray[np.int64]
 
-EDIT, WORD = (
-    100,
-    1,
-)  # costs: of a phone that is changed, and of a word: of equal parses the shortest
+EDIT = 100  # the cost of a phone that is changed
+WORD = 1  # that of a word: of equal parses the one with the fewest
 _SHIFT = 24  # a number has the cost above these bits, and in them the phone at which a word began
 _BEGIN = (1 << _SHIFT) - 1
 

@@ -97,5 +97,7 @@ def test_updates_are_measured_and_the_times_are_kept(
     timing = json.loads((out / "timings.json").read_text())
     assert timing["seconds"].keys() == {"linear", "linear-conv"}
     assert min(timing["seconds"].values()) > 0
+    none = script("compare", *flags, "--attentions")
+    assert none.code == 2 and "--attentions: expected one or more" in none.stderr
     other = script("compare", *flags, "--attentions", "lstm")
     assert other.code == 2 and "choose another --out" in other.stderr
