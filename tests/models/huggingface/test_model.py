@@ -15,8 +15,14 @@ pytest.importorskip("transformers", reason="needs the extra [transformers]")
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 from linattn_models import AutoregressiveTransformer, MixtureOfLogistics, load, save
-from linattn_models.huggingface import LinattnConfig, LinattnForCausalLM, StateLayer
+from linattn_models.huggingface import (
+    LinattnConfig,
+    LinattnForCausalLM,
+    StateLayer,
+    from_transformers,
+)
 from linattn_models.huggingface.cache import CACHE
+from tests.models.huggingface import tiny
 from tests.models.huggingface.tiny import OTHER_CACHES, padded, real
 from tests.models.tiny import tiny_config
 
@@ -165,6 +171,33 @@ def test_logits_and_loss_are_those_of_our_own_model() -> None:
     torch.testing.assert_close(out.loss.double(), wanted, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_as_many_tokens_as_positions_have_logits(side: str) -> None:
+    model = wrapped()
+    rows = [torch.arange(ROOM) % VOCABULARY, torch.arange(20) % VOCABULARY]
+    batch = {name: x for name, x in padded(rows, side).items() if name != "position_ids"}
+
+    out = model(**batch)
+
+    assert getattr(out, CACHE) is None
+    for index, row in enumerate(rows):
+        got = out.logits[index, real(row, ROOM, side)][:-1]
+        torch.testing.assert_close(got, model.model(row[None])[0, 1:])
+    with pytest.raises(ValueError, match="length"):
+        model.generate(rows[0][None], max_new_tokens=1)
+
+
+def test_a_model_of_transformers_is_wrapped_too(tmp_path: Path) -> None:
+    teacher = tiny.llama()
+    LinattnForCausalLM.from_linattn(from_transformers(teacher)).save_pretrained(tmp_path)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+
+    rows = [tiny.tokens(1, length, seed=length)[0] for length in (7, 3, 5)]
+    batch = {name: x for name, x in padded(rows, "left").items() if name != "position_ids"}
+    options = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
+    assert torch.equal(model.generate(**batch, **options), teacher.generate(**batch, **options))
+
+
 def test_tokens_may_come_in_pieces() -> None:
     model = wrapped()
     tokens = torch.tensor([[1, 2, 3, 4, 0, 2], [4, 0, 0, 2, 1, 1]])
@@ -297,7 +330,7 @@ class TestRefusals:
          ({"inputs_embeds": torch.ones(1, 2, 8)}, "inputs_embeds"),
          ({"input_ids": PAIR, "attention_mask": [[1, 1]]}, "attention_mask"),
          ({"input_ids": PAIR, "attention_mask": torch.ones(1, 3)}, "shape"),
-         ({"input_ids": torch.zeros(1, ROOM, dtype=torch.int64)}, "length")],
+         ({"input_ids": torch.zeros(1, ROOM + 1, dtype=torch.int64)}, "length")],
     )  # fmt: skip
     def test_wrong_arguments(self, arguments: dict[str, Any], name: str) -> None:
         with pytest.raises((TypeError, ValueError), match=name):

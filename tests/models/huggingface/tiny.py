@@ -19,7 +19,10 @@ from transformers import (
     LlavaConfig,
     LlavaForConditionalGeneration,
     MistralConfig,
+    MistralForCausalLM,
     PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
 )
 
 from linattn_models.huggingface import ConvertedAttention
@@ -49,11 +52,29 @@ def gpt2(**fields: Any) -> PreTrainedModel:
 
 
 def llama(**fields: Any) -> PreTrainedModel:
+    config = LlamaConfig(**{**_small_llama(), **fields})
+    return ready(LlamaForCausalLM, config)
+
+
+def _small_llama() -> dict[str, Any]:
     """Four heads of queries, two of keys."""
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2}
     sizes = {"hidden_size": 16, "intermediate_size": 24, "max_position_embeddings": 64}
-    config = LlamaConfig(**{"vocab_size": VOCABULARY, **heads, **sizes, **_TOKENS, **fields})
-    return ready(LlamaForCausalLM, config)
+    return {"vocab_size": VOCABULARY, **heads, **sizes, **_TOKENS}
+
+
+def mistral() -> PreTrainedModel:
+    return ready(MistralForCausalLM, MistralConfig(**_small_llama(), sliding_window=None))
+
+
+def qwen2() -> PreTrainedModel:
+    """With biases of queries, keys and values that are not 0."""
+    model = ready(Qwen2ForCausalLM, Qwen2Config(**_small_llama()))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(torch.randn_like(parameter) / 3)
+    return model
 
 
 def bert(**fields: Any) -> PreTrainedModel:

@@ -100,7 +100,7 @@ class TokenCoding:
 
     Attributes:
         embeddings: (levels, E) for each of C channels; the vectors of a token's values are summed.
-        start: (E,), the input vector at position 0.
+        start: (E,), the input vector at position 0; None for a model whose first token is there.
         positions: (max_length, E), added to the input vectors; None for a model whose sequences
             have no end.
         output: (E, P).
@@ -108,7 +108,7 @@ class TokenCoding:
     """
 
     embeddings: tuple[Tensor, ...]
-    start: Tensor
+    start: Tensor | None
     positions: Tensor | None
     output: Affine
     sampler: Sampler | None
@@ -225,7 +225,8 @@ def _check_tokens(tokens: TokenCoding, embed: int) -> None:
     levels = tokens.embeddings[0].shape[0]
     for table in tokens.embeddings:
         _check_shape("an embedding", table, (levels, embed))
-    _check_shape("the start vector", tokens.start, (embed,))
+    if tokens.start is not None:
+        _check_shape("the start vector", tokens.start, (embed,))
     if tokens.positions is not None:
         _check_shape("the table of positions", tokens.positions, (len(tokens.positions), embed))
     parameters = tokens.output.weight.shape[-1]
@@ -305,9 +306,9 @@ class NativeDecoder(Protocol):
         """Whole prompts, padded on the right, from position 0 on.
 
         Args:
-            inputs: tokens (B, N) or (B, N, C), int64, which follow the start vector; or vectors
+            inputs: tokens (B, N) or (B, N, C), int64, which follow a start vector; or vectors
                 (B, N, E), float32.
-            lengths: (B,) int64, the number of inputs of each row (the start vector counts); None
+            lengths: (B,) int64, the number of inputs of each row (a start vector counts); None
                 where each row has all.
             states: of each layer before position 0: zeros.
 

@@ -83,6 +83,7 @@ class CpuDecoder(NativeDecoder):
         norm = description.norm
         self._width = norm.weight.shape[0] if tokens is None else tokens.output.weight.shape[1]
         self._sequential = tokens is None
+        self._begins = tokens is not None and tokens.start is not None
         packing = _Packing()
         self._native = _native.Decoder(packing.model(description, weights), torch.get_num_threads())
 
@@ -112,7 +113,7 @@ class CpuDecoder(NativeDecoder):
         # The padding of vectors has no outputs.
         make = torch.zeros if self._sequential and lengths is not None else torch.empty
         outputs = make(shape, dtype=torch.float32, device=_CPU)
-        begins = not self._sequential
+        begins = self._begins
         self._run(inputs, length + begins, lengths, 0, begins, states, outputs)
         return outputs
 
@@ -277,10 +278,13 @@ class _Packing:
 
     def _token_coding(self, tokens: TokenCoding) -> _native.Fields:
         sampler = tokens.sampler or Sampler("categorical", choices=0)
+        start = tokens.start
+        if start is None:
+            start = torch.zeros(tokens.embeddings[0].shape[1])
         return {
             "embeddings": [self._contiguous(table) for table in tokens.embeddings],
             "positions": self._optional(tokens.positions),
-            "start": self._contiguous(tokens.start),
+            "start": self._contiguous(start),
             "output": self._affine(tokens.output),
             "levels": tokens.embeddings[0].shape[0],
             "max_length": 0 if tokens.positions is None else len(tokens.positions),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from linattn_core.decoder_spec import CannotCompile, DecoderDescription, TokenCoding
@@ -22,7 +23,7 @@ from linattn_models.positions import WITHOUT_VECTORS, Positions
 from linattn_models.state import DecodingState, less_one, room_for
 from linattn_models.token_transformer import TokenTransformer
 from linattn_models.transformer import Transformer
-from linattn_models.validation import exact_keys, instance, lengths_within
+from linattn_models.validation import boolean, exact_keys, instance, lengths_within
 
 # Rows of the table of positions in a compiled decoder, for a model without a max_length.
 DEFAULT_POSITIONS = 4096
@@ -44,6 +45,9 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
             size of a softmax cache; None for no default.
         positions: "learned", "sinusoidal", "rotary" (which sets `rotary` of the layers) or "none";
             by default "rotary" where the layers are, else "learned".
+        start: whether the model has a start vector. Without one, token i is at position i, and the
+            first token of a sequence has the same probability whatever it is: the parameters for
+            it are 0. Language models of others have none; the head is then `Categorical`.
 
     Raises:
         ValueError: a configuration that is not causal, or has blocks or cross-attention; a length
@@ -57,6 +61,7 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
         head: Head | int,
         max_length: int | None = None,
         positions: str | None = None,
+        start: bool = True,
     ) -> None:
         super().__init__()
         instance("config", config, TransformerConfig)
@@ -69,7 +74,10 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
             advice = "build a Seq2SeqTransformer, which is given a source"
             raise ValueError(expected("cross_attention", False, True, advice))
         config, positions = config.with_positions(positions)
-        self.add_tokens(config, head, max_length, positions)
+        boolean("start", start)
+        self.add_tokens(config, head, max_length, positions, start)
+        if not (start or isinstance(self.head, Categorical)):
+            raise ValueError(expected("start", True, False, f"beside {self.head}"))
         self.transformer = Transformer(config)
         self.add_output()
 
@@ -87,7 +95,13 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
         """
         check_sequences(self.head, tokens, 1, self.longest)
         own = self.own_positions(tokens.shape[1])
-        vectors = self._enter(tokens[:, max(own.start - 1, 0) : max(own.stop - 1, 0)], own.start)
+        known = tokens[:, max(own.start - 1, 0) : max(own.stop - 1, 0)]
+        if self.start is None:
+            first = max(own.start - 1, 0)
+            parameters = self.output(self.transformer(self._enter(known, first), start=first))
+            before = 1 if own.start == 0 < own.stop else 0
+            return F.pad(parameters, (0, 0, before, 0))
+        vectors = self._enter(known, own.start)
         vectors = vectors[:, : own.stop - own.start]  # the start vector alone in an empty part
         return cast(Tensor, self.output(self.transformer(vectors, start=own.start)))
 
@@ -102,13 +116,15 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
         Returns:
             (B, P).
         """
-        check_sequences(self.head, tokens, 0, less_one(self.longest))
+        check_sequences(self.head, tokens, 0, self._most_tokens(self.longest))
         if self.mesh is not None:
             wanted, got = "a model that is whole", "one that ContextParallel has divided"
             raise ValueError(expected("predict_next", wanted, got, "call prefill"))
-        inputs = self._inputs(tokens, lengths)
-        y = self.transformer(self._enter(tokens), inputs)  # (B, N + 1, E)
-        return cast(Tensor, self.output(last_of(y, inputs)))
+        inputs, vectors = self._inputs(tokens, lengths), self._enter(tokens)
+        if vectors.shape[1] == 0:
+            return self._first_parameters(len(tokens))
+        y = self.transformer(vectors, inputs)  # (B, N + 1, E)
+        return self._without_tokens(cast(Tensor, self.output(last_of(y, inputs))), inputs)
 
     @property
     def can_step(self) -> bool:
@@ -128,7 +144,9 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
         known = type(self.head) in (Categorical, MixtureOfLogistics)
         coding = TokenCoding(
             embeddings=tuple(description.embedding(table) for table in self.embeddings),
-            start=description.numbers(self.start, "the start vector"),
+            start=None
+            if self.start is None
+            else description.numbers(self.start, "the start vector"),
             positions=self._table(positions),
             output=description.affine(self.output),
             sampler=self.head.sampler() if known else None,
@@ -142,18 +160,21 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
             "head": self.head.to_dict(),
             "max_length": self.max_length,
             "positions": self.position_kind,
+            **({} if self.has_start else {"start": False}),
         }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> AutoregressiveTransformer:
         """A model with the settings that `to_dict` returned, with newly drawn weights."""
         keys = ("transformer", "head", "max_length", "positions")
-        values = exact_keys("An AutoregressiveTransformer's description", values, keys)
+        what = "An AutoregressiveTransformer's description"
+        values = exact_keys(what, values, keys, ["start"])
         return cls(
             TransformerConfig.from_dict(values["transformer"]),
             head_from_dict(values["head"]),
             values["max_length"],
             values["positions"],
+            values.get("start", True),
         )
 
     def _begin(
@@ -161,10 +182,27 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
     ) -> tuple[Tensor, DecodingState]:
         """`prefill` from the start."""
         room = self._room(max_length)
-        check_sequences(self.head, tokens, 0, less_one(room))
-        inputs = self._inputs(tokens, lengths)
-        y, state = self.transformer.prefill_last(self._enter(tokens), inputs, max_length=room)
-        return self._predict(cast(Tensor, self.output(y)), state)
+        check_sequences(self.head, tokens, 0, self._most_tokens(room))
+        inputs, vectors = self._inputs(tokens, lengths), self._enter(tokens)
+        if vectors.shape[1] == 0:
+            state = self.transformer.initial_state(len(tokens), max_length=room)
+            return self._predict(self._first_parameters(len(tokens)), state)
+        y, state = self.transformer.prefill_last(vectors, inputs, max_length=room)
+        return self._predict(self._without_tokens(cast(Tensor, self.output(y)), inputs), state)
+
+    def _first_parameters(self, batch: int) -> Tensor:
+        """(B, P), the parameters for the first token of a model without a start vector."""
+        return self.output.weight.new_zeros(batch, self.head.num_parameters)
+
+    def _without_tokens(self, parameters: Tensor, inputs: Tensor | None) -> Tensor:
+        """The parameters (B, P), those for the first token in rows without inputs."""
+        if self.has_start or inputs is None:
+            return parameters
+        return parameters.masked_fill((inputs == 0).unsqueeze(1), 0.0)
+
+    def _most_tokens(self, positions: int | None) -> int | None:
+        """The most tokens that are read in so many positions."""
+        return less_one(positions) if self.has_start else positions
 
     def _room(self, max_length: int | None) -> int | None:
         """The number of positions to make room for: `max_length`, `longest` or the default."""
@@ -181,12 +219,12 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
             wanted = f"at most {_MOST_POSITIONS:,}, rows of a table"
             advice = "decode eagerly, or build the model with positions='none'"
             raise CannotCompile(expected("compiled positions", wanted, least, advice))
-        table = self.positions.rows(least, self.start)
+        table = self.positions.rows(least, self.output.weight)
         return description.numbers(table, "the table of positions")
 
     def _inputs(self, tokens: Tensor, lengths: Tensor | None) -> Tensor | None:
-        """The numbers of inputs (B,) of prompts: their lengths and one for the start vector."""
+        """The numbers of inputs (B,) of prompts: their lengths and one for a start vector."""
         if lengths is None:
             return None
         lengths_within("lengths", lengths, *tokens.shape[:2])
-        return lengths.to(tokens.device, torch.int64) + 1
+        return lengths.to(tokens.device, torch.int64) + self.has_start

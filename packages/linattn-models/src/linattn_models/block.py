@@ -21,21 +21,28 @@ from linattn_models.attention import (
     SoftmaxMixer,
     build_mixer,
 )
-from linattn_models.attention.rotary import BASE, Rotation
+from linattn_models.attention.rotary import Rotation
 from linattn_models.config import TransformerConfig
 from linattn_models.initialization import bound_residual_stream, spread_queries_and_keys
 from linattn_models.packing import Packing, last_of
 from linattn_models.state import Cursor, LayerState
 
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """GELU's approximation by tanh."""
+    return F.gelu(x, approximate="tanh")
+
+
 # The activation of each `ffn` of the configuration.
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
+    "gelu_tanh": gelu_tanh,
     "relu": F.relu,
     "swiglu": F.silu,
 }
 # Their names in a `DecoderDescription`.
-_DESCRIBED = {F.gelu: "gelu", F.relu: "relu", F.silu: "silu"}
-RMS_EPS = 1e-6
+_DESCRIBED = {F.gelu: "gelu", gelu_tanh: "gelu_tanh", F.relu: "relu", F.silu: "silu"}
+RMS_EPS, LAYER_EPS = 1e-6, 1e-5
 
 
 class Block(nn.Module):
@@ -54,6 +61,7 @@ class Block(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         attention = cast(Attention, config.attention)
+        qkv_bias = config.bias if config.qkv_bias is None else config.qkv_bias
         self.mixer: Mixer = build_mixer(
             attention,
             config.num_heads,
@@ -61,8 +69,10 @@ class Block(nn.Module):
             is_causal=config.is_causal,
             num_kv_heads=config.num_kv_heads,
             causal_block=config.causal_block,
-            bias=config.bias,
+            bias=qkv_bias,
         )
+        if qkv_bias != config.bias:
+            self.mixer.out = nn.Linear(config.embed_dim, config.embed_dim, bias=config.bias)
         self.norm1 = build_norm(config)
         self.norm2 = build_norm(config)
         self.expand = nn.Linear(config.embed_dim, config.ffn_dim, bias=config.bias)
@@ -73,7 +83,8 @@ class Block(nn.Module):
         self.activation = ACTIVATIONS[config.ffn]
         self.norm_first = config.norm_first
         self.dropout = config.dropout
-        self.rotary = config.rotary
+        self.rotary_base = config.rotary_base if config.rotary else None
+        self.rotary_scaling = config.rotary_scaling
         self.cross: LinearAttention | None = None
         if config.cross_attention:
             self.cross = _cross_attention(config)
@@ -152,6 +163,9 @@ class Block(nn.Module):
         if self.activation not in ACTIVATIONS.values():
             wanted = f"that of one of {', '.join(map(repr, ACTIVATIONS))}"
             raise CannotCompile(expected("the activation of a block", wanted, self.activation))
+        if self.rotary_base is not None and self.rotary_scaling is not None:
+            wanted, advice = "none for a compiled block", "decode eagerly"
+            raise CannotCompile(expected("rotary_scaling", wanted, self.rotary_scaling, advice))
         qkv, out = self.mixer.describe()
         mixer = cast(LinearMixer, self.mixer)
         decay, log_gamma = mixer.decay, mixer.log_gamma
@@ -183,7 +197,7 @@ class Block(nn.Module):
             "eps": mixer.eps,
             "activation": _DESCRIBED[self.activation],
             "norm_first": self.norm_first,
-            "rotary_base": BASE if self.rotary else None,
+            "rotary_base": self.rotary_base,
             "window_size": mixer.window_size,
         }
 
@@ -245,8 +259,10 @@ class Block(nn.Module):
 def build_norm(config: TransformerConfig) -> nn.LayerNorm | nn.RMSNorm:
     """A norm of the configured kind over E numbers."""
     if config.norm == "rms":
-        return nn.RMSNorm(config.embed_dim, eps=RMS_EPS)
-    return nn.LayerNorm(config.embed_dim, bias=config.bias)
+        eps = RMS_EPS if config.norm_eps is None else config.norm_eps
+        return nn.RMSNorm(config.embed_dim, eps=eps)
+    eps = LAYER_EPS if config.norm_eps is None else config.norm_eps
+    return nn.LayerNorm(config.embed_dim, eps=eps, bias=config.bias)
 
 
 def _cross_attention(config: TransformerConfig) -> LinearAttention:

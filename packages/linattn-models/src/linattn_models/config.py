@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
@@ -10,6 +11,7 @@ from typing import Any, cast
 from linattn_core.errors import expected
 from linattn_models.attention.config import Attention, Linear, Lsh, Softmax, attention_config
 from linattn_models.attention.projections import resolve_kv_heads
+from linattn_models.attention.rotary import BASE, Llama3Scaling
 from linattn_models.validation import (
     at_least,
     boolean,
@@ -20,7 +22,7 @@ from linattn_models.validation import (
     one_of,
 )
 
-FFNS = ("gelu", "relu", "swiglu")
+FFNS = ("gelu", "gelu_tanh", "relu", "swiglu")
 NORMS = ("layer", "rms")
 
 
@@ -37,17 +39,21 @@ class TransformerConfig:
             "linear", "softmax", "lsh-4". The attribute is always the dataclass;
             `str(config.attention)` is the short form.
         is_causal: whether position i sees only positions up to i; only such a model can step.
-        ffn: the feed-forward network: "gelu" or "relu", contract(f(expand(x))), or "swiglu",
-            contract(silu(gate(x)) * expand(x)).
-        norm: "layer" (LayerNorm, eps 1e-5) or "rms" (RMSNorm, eps 1e-6).
+        ffn: the feed-forward network: "gelu", "gelu_tanh" (GELU's approximation, as GPT-2's) or
+            "relu", contract(f(expand(x))), or "swiglu", contract(silu(gate(x)) * expand(x)).
+        norm: "layer" (LayerNorm) or "rms" (RMSNorm).
         norm_first: whether the inputs of attention and feed-forward network are normalized, or the
             residual sums (False: the paper's layout); both end with one more norm.
         bias: whether the linear layers and norms have biases.
+        qkv_bias: whether the projections to queries, keys and values have biases; None for `bias`.
+        norm_eps: what norms add to the variance; None for 1e-5 (LayerNorm) or 1e-6 (RMSNorm).
         tie_embeddings: whether the output layer of a model of tokens has the matrix of its
             embedding; with a `Categorical` head. Other models have none to tie.
         rotary: whether queries and keys are turned by angles of their positions (RoFormer's, in
-            halves as Llama's, to the base 10,000), before the feature map; for an even head_dim,
-            and not for LSH. Cross-attention is not turned.
+            halves as Llama's), before the feature map; for an even head_dim, and not for LSH.
+            Cross-attention is not turned.
+        rotary_base: the base of these angles.
+        rotary_scaling: `Llama3Scaling` of their frequencies, or its fields; None for none.
         dropout: probability with which `forward` drops outputs of sub-layers, in training mode.
         num_kv_heads: H_kv, heads of keys and values, a divisor of `num_heads`: each is read by a
             group of query heads, and states are smaller by the same factor. None for `num_heads`.
@@ -74,6 +80,10 @@ class TransformerConfig:
     num_kv_heads: int | None = None
     causal_block: int = 1
     cross_attention: bool = False
+    qkv_bias: bool | None = None
+    norm_eps: float | None = None
+    rotary_base: float = BASE
+    rotary_scaling: Llama3Scaling | None = None
 
     def __post_init__(self) -> None:
         fields_at_least(self, 1, "num_layers", "num_heads", "head_dim", "ffn_dim", "causal_block")
@@ -83,6 +93,12 @@ class TransformerConfig:
         one_of("norm", self.norm, NORMS)
         for name in ("norm_first", "bias", "tie_embeddings", "rotary"):
             boolean(name, getattr(self, name))
+        if self.qkv_bias is not None:
+            boolean("qkv_bias", self.qkv_bias)
+        if self.norm_eps is not None:
+            in_range("norm_eps", self.norm_eps, 0.0, math.inf)
+        in_range("rotary_base", self.rotary_base, 1.0, math.inf)
+        object.__setattr__(self, "rotary_scaling", Llama3Scaling.read(self.rotary_scaling))
         in_range("dropout", self.dropout, 0.0, 1.0)
         if self.num_kv_heads is not None:
             kv_heads = resolve_kv_heads(self.num_heads, self.num_kv_heads)

@@ -153,7 +153,7 @@ class Seq2SeqTransformer(TokenTransformer):
         """
         no_dropout(self.training, max(self.encoder.config.dropout, self.config.dropout))
         memory = self._remember(source, attn_mask)
-        start = self.positions(self.start.expand(len(source), 1, -1))
+        start = self.positions(cast(Tensor, self.start).expand(len(source), 1, -1))
         y, state = self.transformer.prefill_last(start, max_length=self.longest, memory=memory)
         return self._predict(cast(Tensor, self.output(y)), _join_memory(state, memory))[1]
 

@@ -44,12 +44,22 @@ class TokenTransformer(GenerationMixin, nn.Module):
     The input of position i is the vector of token i - 1 (at position 0 a learned start vector) plus
     the vector of position i; the output holds the head's parameters for token i. A token has one
     value, or three (red, green, blue), whose vectors are summed.
+
+    Attributes:
+        start: (E,), the start vector; None in a model without one, whose token i is at position i.
     """
+
+    start: nn.Parameter | None
 
     transformer: Transformer
 
     def add_tokens(
-        self, config: TransformerConfig, head: Head | int, max_length: int | None, positions: str
+        self,
+        config: TransformerConfig,
+        head: Head | int,
+        max_length: int | None,
+        positions: str,
+        start: bool = True,
     ) -> None:
         """Makes the embeddings, the start vector and the positions."""
         if max_length is not None:
@@ -61,7 +71,8 @@ class TokenTransformer(GenerationMixin, nn.Module):
             raise ValueError(expected("tie_embeddings", wanted, f"True with {self.head}"))
         self.max_length: Any = max_length  # int or None; Any spares callers a cast
         self.position_kind = positions
-        self.start = nn.Parameter(torch.randn(embed_dim) * STD)
+        vector = nn.Parameter(torch.randn(embed_dim) * STD) if start else None
+        self.register_parameter("start", vector)
         self.embeddings = nn.ModuleList(
             embedding_of(self.head.levels, embed_dim) for _ in range(self.head.channels)
         )
@@ -135,8 +146,8 @@ class TokenTransformer(GenerationMixin, nn.Module):
                 that of the model.
 
         Returns:
-            (B, P) and the new state. Its position is `lengths` + 1 (the start vector counts), or
-            that of `state` plus `lengths`.
+            (B, P) and the new state. Its position is `lengths` + 1 (a start vector counts), or that
+            of `state` plus `lengths`.
 
         Raises:
             ValueError, TypeError: another shape, dtype, length or value, or a state of other sizes,
@@ -192,6 +203,11 @@ class TokenTransformer(GenerationMixin, nn.Module):
         return parameters, replace(state, parameters=parameters, fingerprint=fingerprint)
 
     @property
+    def has_start(self) -> bool:
+        """Whether a start vector takes position 0."""
+        return self.start is not None
+
+    @property
     def longest(self) -> int | None:
         """The most tokens in a sequence; None where sequences have no end."""
         return self.positions.limit
@@ -199,7 +215,7 @@ class TokenTransformer(GenerationMixin, nn.Module):
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return self.start.device
+        return cast(Tensor, self.embeddings[0].weight).device
 
     def _begin(
         self, tokens: Tensor, lengths: Tensor | None, max_length: int | None
@@ -233,10 +249,11 @@ class TokenTransformer(GenerationMixin, nn.Module):
         From a later position on, without the start vector, whose gradient is then 0: data
         parallelism needs one on every rank.
         """
-        start = self.start.expand(tokens.shape[0], 1, -1)
-        vectors = torch.cat([start, self._embed(tokens)], 1)  # (B, N + 1, E)
-        if position:
-            vectors = vectors[:, 1:]
+        vectors = self._embed(tokens)
+        if self.start is not None:
+            start = self.start.expand(tokens.shape[0], 1, -1)
+            vectors = torch.cat([start, vectors], 1)  # (B, N + 1, E)
+            vectors = vectors[:, 1:] if position else vectors
         return cast(Tensor, self.positions(vectors, position))
 
     def _predict(self, parameters: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:

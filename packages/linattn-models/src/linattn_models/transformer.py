@@ -360,7 +360,8 @@ class Transformer(nn.Module):
 
     def _rotation_at(self, places: Tensor, x: Tensor) -> Rotation:
         wide = torch.promote_types(x.dtype, torch.float32)
-        return rotation_at(places, self.config.head_dim, dtype=wide)
+        config = self.config
+        return rotation_at(places, config.head_dim, config.rotary_base, wide, config.rotary_scaling)
 
     def _check_keys(
         self, x: Tensor, key_lengths: Tensor | None, attn_mask: Tensor | None

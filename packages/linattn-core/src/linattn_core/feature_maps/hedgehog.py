@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from linattn_core.errors import expected
 from linattn_core.feature_maps.base import FeatureMap, check_count, check_sizes
 
 
@@ -18,18 +19,28 @@ class Hedgehog(FeatureMap):
         head_dim: D.
         num_features: F, even; 2 D by default.
         num_heads: H for one W per head; None shares W among the heads.
+        num_kv_heads: H_kv, the heads of keys, beside a num_heads; None for H.
     """
 
     def __init__(
-        self, head_dim: int, num_features: int | None = None, num_heads: int | None = None
+        self,
+        head_dim: int,
+        num_features: int | None = None,
+        num_heads: int | None = None,
+        num_kv_heads: int | None = None,
     ) -> None:
         super().__init__()
         head_dim, num_features = check_sizes(head_dim, num_features, usual=2, step=2)
         start = torch.eye(num_features // 2, head_dim).T.contiguous()  # (D, F')
+        query = key = start
         if num_heads is not None:
-            start = start.expand(check_count("num_heads", num_heads), -1, -1)
-        self.query_weight = nn.Parameter(start.clone())
-        self.key_weight = nn.Parameter(start.clone())
+            query = start.expand(check_count("num_heads", num_heads), -1, -1)
+            kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+            key = start.expand(check_count("num_kv_heads", kv_heads), -1, -1)
+        elif num_kv_heads is not None:
+            raise ValueError(expected("num_kv_heads", "None without num_heads", num_kv_heads))
+        self.query_weight = nn.Parameter(query.clone())
+        self.key_weight = nn.Parameter(key.clone())
 
     def _map(self, x: Tensor, weight: Tensor) -> Tensor:
         if x.shape[-1] != weight.shape[-2]:

@@ -68,7 +68,7 @@ def get_feature_map(feature_map: str | FeatureMap, head_dim: int, **options: Any
             "hedgehog", a registered name, or a `FeatureMap`.
         head_dim: D, the last dimension of queries and keys.
         **options: of that map: `num_features` and `generator` for the random ones, `lengthscale`
-            for "rff", `num_features` and `num_heads` for "hedgehog".
+            for "rff", `num_features`, `num_heads` and `num_kv_heads` for "hedgehog".
 
     Raises:
         ValueError: an unknown name (with the near ones), or an option that is out of range.

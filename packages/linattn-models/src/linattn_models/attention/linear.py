@@ -71,14 +71,12 @@ def build_feature_map(
     phi = get_feature_map(feature_map, head_dim, **options)
     if not isinstance(phi, Hedgehog) or phi.query_weight.ndim == 2:
         return phi
-    heads = phi.query_weight.shape[0]
-    if heads == num_heads == num_kv_heads:
+    heads = len(phi.query_weight), len(phi.key_weight)
+    if heads == (num_heads, num_kv_heads):
         return phi
-    wanted = f"weights for each of {num_heads} heads, or shared ones"
-    if num_heads != num_kv_heads:
-        wanted = f"shared weights beside num_kv_heads {num_kv_heads} of {num_heads} heads"
-    advice = "leave out its option num_heads"
-    raise ValueError(expected("the Hedgehog map", wanted, f"weights for {heads} heads", advice))
+    wanted = f"weights for {num_heads} heads of queries and {num_kv_heads} of keys, or shared"
+    got, advice = f"{heads[0]} and {heads[1]}", "correct its num_heads and num_kv_heads"
+    raise ValueError(expected("the Hedgehog map", wanted, got, advice))
 
 
 def spread_for(feature_map: FeatureMap) -> float:

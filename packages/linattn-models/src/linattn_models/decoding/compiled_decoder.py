@@ -75,6 +75,7 @@ class CompiledDecoder(Compiled, GenerationMixin):
         self._tokenizer = model.tokenizer
         self._fingerprint: str | None = None
         self._longest = longest
+        self._has_start = model.has_start
         self._draws_inside = draws_inside
 
     def fingerprint(self) -> str | None:
@@ -84,6 +85,11 @@ class CompiledDecoder(Compiled, GenerationMixin):
     def set_fingerprint(self, fingerprint: str | None) -> None:
         """Sets the fingerprint of the model."""
         self._fingerprint = fingerprint
+
+    @property
+    def has_start(self) -> bool:
+        """Whether a start vector takes position 0."""
+        return self._has_start
 
     @property
     def longest(self) -> int | None:
@@ -120,15 +126,21 @@ class CompiledDecoder(Compiled, GenerationMixin):
                 wanted, got = f"sequences for the prompts' {tokens.shape[0]} rows", state.batch
                 raise ValueError(expected("state", wanted, got))
             return self._continue(tokens, lengths, state.clone(), room)
-        check_sequences(self.head, tokens, 0, less_one(room))
         batch, length = tokens.shape[:2]
+        check_sequences(self.head, tokens, 0, less_one(room) if self.has_start else room)
         if lengths is not None:
             lengths_within("lengths", lengths, batch, length)
             lengths = lengths.to(self.device, torch.int64)
-        lengths = None if lengths is None else lengths + 1  # the start vector counts
+        lengths = None if lengths is None else lengths + self.has_start
         layers = self.empty_states(batch, owner)
-        parameters = self.native.prefill(tokens, lengths, layers)
-        cursor = START.after(length + 1, lengths)
+        inputs = length + self.has_start
+        if inputs:
+            parameters = self.native.prefill(tokens, lengths, layers)
+        else:
+            parameters = torch.zeros(batch, self.head.num_parameters, device=self.device)
+        if lengths is not None and not self.has_start:
+            parameters = parameters.masked_fill((lengths == 0).unsqueeze(1), 0.0)
+        cursor = START.after(inputs, lengths)
         return parameters, DecodingState(layers, cursor, room, parameters, self._fingerprint)
 
     def _continue(
@@ -189,7 +201,8 @@ class CompiledDecoder(Compiled, GenerationMixin):
         params = SamplingParams(temperature, top_k, top_p, min_p, seeds)
         settings = Settings(params, self.head, self.device, generator, names=("seeds", "n"))
         self._check_step(token, state)
-        position = state.cursor.rows(len(token), self.device)  # of the token, and the start vector
+        # The number of the next token; a start vector has a position, but no number.
+        position = state.cursor.rows(len(token), self.device) + 1 - self.has_start
         draws = settings.draws(token, torch.ones_like(position), position, ahead=1)
         return self.step_and_draw(token, state, draws)
 

@@ -84,6 +84,11 @@ class GenerationMixin:
         raise NotImplementedError
 
     @property
+    def has_start(self) -> bool:
+        """Whether a start vector takes position 0."""
+        raise NotImplementedError
+
+    @property
     def longest(self) -> int | None:
         """The most tokens of a sequence; None for no limit."""
         raise NotImplementedError

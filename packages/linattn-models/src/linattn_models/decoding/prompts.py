@@ -32,6 +32,7 @@ class TokenSource(Protocol):
     Attributes:
         head: the distribution of a token.
         max_length: the default number of tokens in a sequence, or None.
+        has_start: whether a start vector takes position 0.
         longest: the most tokens of a sequence; None for no limit.
         device: where tokens and parameters are.
         tokenizer: encodes texts; None without one.
@@ -42,6 +43,9 @@ class TokenSource(Protocol):
 
     @property
     def tokenizer(self) -> Any: ...
+
+    @property
+    def has_start(self) -> bool: ...
 
     @property
     def longest(self) -> int | None: ...
@@ -66,6 +70,7 @@ class Prompt:
         ends_together: whether `steps` tokens are drawn for every row.
         state: the state of the B rows before the tokens; its tokens do not count in the lengths.
         keeps_state: whether the state after the last token is wanted; it takes one more position.
+        has_start: whether a start vector takes position 0.
     """
 
     tokens: Tensor
@@ -76,6 +81,7 @@ class Prompt:
     ends_together: bool = True
     state: DecodingState | None = None
     keeps_state: bool = False
+    has_start: bool = True
 
     @classmethod
     def of(cls, tokens: Tensor, length: int) -> Prompt:
@@ -100,7 +106,7 @@ class Prompt:
     @property
     def tokens_before(self) -> Tensor:
         """(B,) int64 on the CPU, the tokens that the state of each row has read."""
-        return count_tokens(self.state, self.batch)
+        return count_tokens(self.state, self.batch, self.has_start)
 
     @property
     def positions(self) -> int:
@@ -216,6 +222,7 @@ def read_prompt(
         low == high,
         state,
         keeps_state,
+        source.has_start,
     )
     if keeps_state and not high:
         wanted = "more tokens than the prefixes have with return_state"
@@ -234,7 +241,7 @@ def _read_ends(
     keeps_state: bool,
 ) -> Tensor:
     """The tokens (B,) of each whole sequence, on the CPU; an error if no row has room for all."""
-    before = count_tokens(state, len(known))
+    before = count_tokens(state, len(known), source.has_start)
     if max_new_tokens is not None:
         if length is not None:
             got = f"length={quote(length)}"
@@ -316,11 +323,11 @@ def check_length(
         raise ValueError(expected(name, wanted, got))
 
 
-def count_tokens(state: DecodingState | None, batch: int) -> Tensor:
-    """(B,) int64 on the CPU, the tokens that each row's state has read, without the start."""
+def count_tokens(state: DecodingState | None, batch: int, has_start: bool) -> Tensor:
+    """(B,) int64 on the CPU, the tokens that each row's state has read, without a start vector."""
     if state is None:
         return torch.zeros(batch, dtype=torch.int64)
-    return (state.cursor.rows(batch).cpu() - 1).clamp(min=0)
+    return (state.cursor.rows(batch).cpu() - int(has_start)).clamp(min=0)
 
 
 def _pad(prefix: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:

@@ -277,12 +277,13 @@ def _embed(coding: TokenCoding, tokens: Tensor) -> Tensor:
 
 
 def _embed_prompts(coding: TokenCoding, tokens: Tensor) -> Tensor:
-    """The inputs (B, N + 1, E) of the start vector and tokens (B, N) or (B, N, C)."""
+    """The inputs (B, N + 1, E) of a start vector and tokens (B, N) or (B, N, C)."""
     batch, length = tokens.shape[:2]
     embedded = _embed(coding, tokens.reshape(batch * length, *tokens.shape[2:]))
-    start = coding.start.expand(batch, 1, -1)
-    x = torch.cat([start, embedded.view(batch, length, start.shape[2])], 1)  # (B, N + 1, E)
-    return x if coding.positions is None else x.add_(coding.positions[: length + 1])
+    x = embedded.view(batch, length, embedded.shape[-1])
+    if coding.start is not None:
+        x = torch.cat([coding.start.expand(batch, 1, -1), x], 1)  # (B, N + 1, E)
+    return x if coding.positions is None else x.add_(coding.positions[: x.shape[1]])
 
 
 def _copy(part: Any, dtype: torch.dtype) -> Any:

@@ -6,6 +6,7 @@ LinattnConfig                its configuration
 convert                      replaces softmax in a pretrained model by learned feature maps
 transfer_attention           trains these maps, each layer against the softmax it replaces
 load_converted               loads a converted model that save_pretrained wrote
+from_transformers            a causal model of transformers as one of ours
 ConvertedAttention           a converted attention layer
 StateLayer                   the cache of a layer: a state whose size does not grow
 windowed_attention           softmax over a sliding window, joined to linear attention
@@ -37,6 +38,7 @@ from linattn_models.huggingface.converted import ConvertedAttention  # noqa: E40
 from linattn_models.huggingface.interface import register  # noqa: E402
 from linattn_models.huggingface.model import LinattnForCausalLM  # noqa: E402
 from linattn_models.huggingface.transfer import transfer_attention  # noqa: E402
+from linattn_models.huggingface.translation import from_transformers  # noqa: E402
 from linattn_models.huggingface.window import WindowedState, windowed_attention  # noqa: E402
 
 AutoConfig.register(LinattnConfig.model_type, LinattnConfig, exist_ok=True)
@@ -49,6 +51,7 @@ __all__ = [
     "StateLayer",
     "WindowedState",
     "convert",
+    "from_transformers",
     "load_converted",
     "register",
     "transfer_attention",

@@ -21,9 +21,8 @@ class LinattnConfig(PreTrainedConfig):  # type: ignore[misc]
     Args:
         transformer: the layers, a `TransformerConfig` or its `to_dict`; four small ones by default.
         vocab_size: the number of tokens.
-        max_position_embeddings: the `max_length` of the model: positions, of which the start vector
-            takes one.
-        positions: as for `AutoregressiveTransformer`.
+        max_position_embeddings: the `max_length` of the model: tokens of a sequence.
+        positions, start: as for `AutoregressiveTransformer`.
         use_cache: whether a forward in evaluation mode returns its state.
         **others: settings of every `PreTrainedConfig`, such as `eos_token_id`.
 
@@ -39,6 +38,7 @@ class LinattnConfig(PreTrainedConfig):  # type: ignore[misc]
         vocab_size: int = 256,
         max_position_embeddings: int | None = 1024,
         positions: str | None = None,
+        start: bool = True,
         use_cache: bool = True,
         **others: Any,
     ) -> None:
@@ -48,6 +48,7 @@ class LinattnConfig(PreTrainedConfig):  # type: ignore[misc]
         self.vocab_size = vocab_size
         self.max_position_embeddings = max_position_embeddings
         self.positions = transformer.with_positions(positions)[1]
+        self.start = start
         self.use_cache = use_cache
         super().__init__(**{"tie_word_embeddings": False, **others})
 
@@ -69,7 +70,7 @@ class LinattnConfig(PreTrainedConfig):  # type: ignore[misc]
         described = model.to_dict()
         return cls(
             described["transformer"], model.head.vocabulary, described["max_length"],
-            described["positions"], **others,
+            described["positions"], model.has_start, **others,
         )  # fmt: skip
 
     def to_linattn(self) -> AutoregressiveTransformer:
@@ -83,7 +84,7 @@ class LinattnConfig(PreTrainedConfig):  # type: ignore[misc]
             raise ValueError(expected("tie_word_embeddings", False, True, advice))
         return AutoregressiveTransformer(
             TransformerConfig.from_dict(self.transformer), self.vocab_size,
-            self.max_position_embeddings, self.positions,
+            self.max_position_embeddings, self.positions, self.start,
         )  # fmt: skip
 
     # The names that transformers uses for these settings.

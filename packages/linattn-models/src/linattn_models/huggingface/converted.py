@@ -49,7 +49,8 @@ class ConvertedAttention(nn.Module):
         decay: as for `register`, without a window.
 
     Attributes:
-        learned: whether the feature map has weights.
+        map_name: that of the feature map.
+        learned: whether it has weights.
         log_gamma: (H,), the trained weight of linear attention beside a window; None without one.
         teaching: whether to return softmax attention and to set `error`; see `transfer_attention`.
         error: that of the last forward against softmax, a scalar; None if not teaching.
@@ -66,12 +67,11 @@ class ConvertedAttention(nn.Module):
         super().__init__()
         self.attention = attention
         heads, kv_heads, head_dim = shape_of(attention)
+        self.map_name = feature_map
         self.learned = feature_map == LEARNED
         self.feature_map: FeatureMap
         if self.learned:
-            hedgehog = Hedgehog(head_dim, num_features, heads)
-            hedgehog.key_weight = nn.Parameter(hedgehog.key_weight[:kv_heads].clone())
-            self.feature_map = hedgehog
+            self.feature_map = Hedgehog(head_dim, num_features, heads, kv_heads)
         else:
             # That of `register`, also where it is random; moving it must not move the shared one.
             self.feature_map = copy.deepcopy(shared_feature_map(feature_map, head_dim))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import DynamicCache, GenerationMixin, PreTrainedModel
 from transformers.cache_utils import Cache
@@ -80,7 +81,7 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         Raises:
             ValueError: another head.
         """
-        described = LinattnConfig.from_linattn(model, dtype=model.start.dtype, **config)
+        described = LinattnConfig.from_linattn(model, dtype=model.output.weight.dtype, **config)
         with torch.device("meta"):
             wrapped = cls(described)
         wrapped.model = model
@@ -102,8 +103,9 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         """The logits of the token after each token.
 
         Args:
-            input_ids: (B, N) int64, N at most max_position_embeddings - 1, since the start vector
-                takes a position. With a state in `cache`, only the new tokens.
+            input_ids: (B, N) int64, N at most max_position_embeddings. With a state in `cache`,
+                only the new tokens. A start vector takes a position of the state: as many tokens
+                leave none, and the logits after the last of them mean nothing.
             attention_mask: (B, L), 0 for padding, which may be anywhere: it does not change the
                 logits of a row. L is N, or also counts the tokens of the state.
             labels: (B, N) int64, the tokens themselves, -100 where they do not count; the loss is
@@ -141,6 +143,7 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
             raise TypeError(expected("attention_mask", "a tensor (B, L)", quote(attention_mask)))
         if use_cache is None:
             use_cache = self.config.use_cache and not self.training and self.model.can_step
+            use_cache = use_cache and not (cache is None and self._is_full(input_ids))
         layer = None
         if cache is not None or use_cache:
             self._refuse_state()
@@ -226,24 +229,33 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
             if value is not None and value is not False:
                 advice = "a LinattnForCausalLM takes token ids and gives logits alone"
                 raise ValueError(expected(name, "none", type(value).__name__, advice))
-        if self.model.start.is_meta:
+        if self.model.output.weight.is_meta:
             advice = "load the model without offloading its weights"
             raise ValueError(expected("device_map", "a device", "weights elsewhere", advice))
 
     def _begin(self, ids: Tensor, mask: Tensor | None, layer: StateLayer | None) -> Tensor:
         """The last layer's outputs (B, N, E) after each token of whole sequences."""
-        model = self.model
-        check_sequences(model.head, ids, 1, less_one(model.longest))
+        model, is_full = self.model, self._is_full(ids)
+        longest = model.longest if layer is None or not model.has_start else less_one(model.longest)
+        check_sequences(model.head, ids, 1, longest)
         padding = Padding.of(mask, ids)
         vectors = model._enter(padding.to_the_end(ids))
-        inputs = None if padding.lengths is None else padding.lengths + 1  # the start vector's too
+        vectors = vectors[:, :-1] if is_full else vectors
+        inputs = None
+        if padding.lengths is not None:
+            inputs = (padding.lengths + model.has_start).clamp(max=vectors.shape[1])
         if layer is None:
             hidden = model.transformer(vectors, inputs)
         else:
-            room = self._room(ids.shape[1] + 1)
+            room = self._room(vectors.shape[1])
             hidden, layer.state = model.transformer.prefill(vectors, inputs, max_length=room)
             layer.seen = ids.shape[1]
-        return padding.back(hidden[:, 1:])
+        # After the last position comes no other: zeros.
+        return padding.back(F.pad(hidden[:, int(model.has_start) :], (0, 0, 0, int(is_full))))
+
+    def _is_full(self, ids: Tensor) -> bool:
+        """Whether tokens (B, N) fill all positions, so that none is left for the start vector."""
+        return self.model.has_start and ids.ndim == 2 and ids.shape[1] == self.model.longest
 
     def _continue(self, ids: Tensor, layer: StateLayer) -> Tensor:
         """The logits (B, N, V) after each token that follows a state."""
