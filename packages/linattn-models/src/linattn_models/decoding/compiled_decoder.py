@@ -202,7 +202,7 @@ class CompiledDecoder(Compiled, GenerationMixin):
         settings = Settings(params, self.head, self.device, generator, names=("seeds", "n"))
         self._check_step(token, state)
         # The number of the next token; a start vector has a position, but no number.
-        position = state.cursor.rows(len(token), self.device) + 1 - self.has_start
+        position = state.cursor.rows(len(token), self.device) + 1 - int(self.has_start)
         draws = settings.draws(token, torch.ones_like(position), position, ahead=1)
         return self.step_and_draw(token, state, draws)
 
