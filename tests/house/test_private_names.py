@@ -20,6 +20,7 @@ TESTED_BY = {
     "linattn_models/fingerprint.py": "tests/models/test_weights_record.py",
     "linattn_models/huggingface/names.py": "tests/models/huggingface/test_interface.py",
     "linattn_models/huggingface/support.py": "tests/models/huggingface/test_interface.py",
+    "linattn_models/huggingface/translation.py": "tests/models/huggingface/test_translation.py",
 }
 # Documented by Python in spite of the underscore.
 DOCUMENTED = {"_asdict", "_exit", "_fields", "_replace"}
