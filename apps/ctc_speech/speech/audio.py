@@ -13,7 +13,7 @@ import soundfile
 import soxr
 
 from linattn_core.errors import expected
-from speech.sources import Source
+from speech.sources import STREAMED, Source
 
 Samples = npt.NDArray[np.float32]
 Channels = Literal["average", "refuse"]
@@ -29,7 +29,6 @@ OVERSHOOT_SECONDS = 0.5  # a part may end this long after its file, as Kaldi all
 _HEAD = 1_024  # bytes
 _MOST_CHUNKS = 10_000  # of a WAV file, before its samples
 _PIECE = 1 << 20  # samples read at once: a damaged header claims any number
-_STREAMED = 0x7FFF_F000  # a WAV header with so many bytes or more was streamed: length unknown
 _UNKNOWN = 0xFFFF_FFFF
 _WAV_BYTES = re.compile(r"^data : (\d+) \(should be (\d+)\)", re.MULTILINE)
 _SPHERE_SAMPLES = re.compile(rb"sample_count -i (\d+)")
@@ -197,7 +196,7 @@ def _require_whole(file: soundfile.SoundFile, head: bytes, name: str) -> None:
             raise _cut_short(name, f"{int(samples[1])} samples", file.frames)
     if size := _WAV_BYTES.search(file.extra_info):
         stated, there = map(int, size.groups())
-        if there < stated < _STREAMED:
+        if there < stated < STREAMED:
             raise _cut_short(name, f"{stated} bytes of samples", there)
 
 

@@ -15,13 +15,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from linattn_core.errors import expected
+from linattn_core.errors import expected, quote
 from linattn_models.ctc import (
     BLANK,
     AlignedPhone,
@@ -53,7 +54,7 @@ class EndpointRules:
         longest: of an utterance, also in the middle of a word.
 
     Raises:
-        ValueError: a number that is negative or NaN.
+        ValueError: what is no number, is negative or NaN.
     """
 
     silence: float = 2.4
@@ -62,8 +63,8 @@ class EndpointRules:
 
     def __post_init__(self) -> None:
         for name, seconds in vars(self).items():
-            if not seconds >= 0:
-                raise ValueError(expected(name, "a number of at least 0 seconds", seconds))
+            if not isinstance(seconds, Real) or not seconds >= 0:
+                raise ValueError(expected(name, "a number of at least 0 seconds", quote(seconds)))
 
 
 @dataclass(frozen=True)

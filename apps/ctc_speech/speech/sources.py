@@ -15,6 +15,7 @@ from linattn_core.errors import expected, quote
 from speech.lexicon import require_file
 
 LARGEST = 1 << 30  # bytes of an archive, unpacked, and of a recording in a Kaldi archive
+STREAMED = 0x7FFF_F000  # a WAV header with so many bytes or more was streamed: length unknown
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,9 @@ class Ark(File):
             size = int.from_bytes(head[4:], "little")
             if min(size, room) > LARGEST:
                 raise ValueError(expected(self.name, f"at most {LARGEST} bytes", size))
+            if not 0 < size < STREAMED:  # it would go on into the next recording
+                wanted = "a WAV file that states its length"
+                raise ValueError(expected(self.name, wanted, f"{size} bytes", "it was streamed"))
             return io.BytesIO(head + file.read(min(size, room)))
 
 

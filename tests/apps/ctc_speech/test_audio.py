@@ -91,6 +91,10 @@ def test_arks_and_commands_give_what_files_give(tmp_path: Path) -> None:
         assert np.array_equal(read_audio(source), read_audio(File(wav)))
     with pytest.raises(ValueError, match=r"a\.ark"):
         read_audio(Ark(ark, 0))
+    for unknown in (b"\0" * 4, b"\xff" * 4):  # its samples would be followed by those of "two"
+        ark.write_bytes(ark.read_bytes()[:8] + unknown + ark.read_bytes()[12:])
+        with pytest.raises(ValueError, match=r"a\.ark:4: expected a WAV file that states"):
+            read_audio(Ark(ark, 4))
     with pytest.raises(ValueError, match=r"a\.ark"):
         read_audio(Ark(ark, 10**17))
     with pytest.raises(ValueError, match="exit 3"):

@@ -305,7 +305,7 @@ def test_a_model_on_a_gpu_streams(streaming_run: TrainedRun) -> None:
 
 
 @pytest.mark.parametrize("name", ["silence", "pause", "longest"])
-@pytest.mark.parametrize("seconds", [np.nan, -1.0])
+@pytest.mark.parametrize("seconds", [np.nan, -1.0, "1.2"])
 def test_an_endpoint_after_no_time_is_refused(name: str, seconds: float) -> None:
     with pytest.raises(ValueError, match=name):
         EndpointRules(**{name: seconds})
