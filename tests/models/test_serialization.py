@@ -16,7 +16,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from linattn_core import feature_map_names, get_feature_map, register_feature_map
-from linattn_core.feature_maps import registry
+from linattn_core.feature_maps import random_features, registry
+from linattn_core.feature_maps.elementwise import Elementwise
 from linattn_models import (
     AutoregressiveTransformer,
     Linear,
@@ -291,7 +292,7 @@ def test_other_weights_than_those_that_were_saved_are_refused(tmp_path: Path) ->
     [
         (lambda c: c.update(num_layer=3), "num_layer"),
         (lambda c: c["transformer"].update(num_layer=3), "num_layer"),
-        (lambda c: c["transformer"].update(num_layers=3), "12 missing"),
+        (lambda c: c["transformer"].update(num_layers=3), "num_layers: expected at most 2"),
         (lambda c: c["transformer"].update(ffn_dim=13), "another configuration"),
         # Each size alone fits the file, and their product does not.
         (lambda c: c["transformer"].update(num_heads=10**3, head_dim=10**3), "another config"),
@@ -320,35 +321,73 @@ ABSURD = 10**6
 HUGE = 10**30
 
 
+def favor(features: int) -> Change:
+    options = {"feature_map": "favor", "feature_map_options": {"num_features": features}}
+    return lambda c: c["transformer"]["attention"].update(options)
+
+
 @pytest.mark.parametrize(
     ("change", "name"),
     [
         (lambda c: c["transformer"].update(num_layers=HUGE), "num_layers"),
-        (lambda c: c["transformer"].update(num_heads=ABSURD), "num_heads"),
-        (lambda c: c["head"].update(vocabulary=ABSURD), "vocabulary"),
-        (lambda c: c.update(max_length=HUGE), "max_length"),
-        (
-            lambda c: c["transformer"]["attention"].update(
-                feature_map="favor", feature_map_options={"num_features": HUGE}
-            ),
-            "num_features",
-        ),
-        (lambda c: c["transformer"].update(attention={"kind": "lsh", "rounds": ABSURD}), "rounds"),
+        (lambda c: c["transformer"].update(num_layers=30), "num_layers"),
+        (lambda c: c["transformer"].update(num_heads=ABSURD), "another configuration"),
+        (lambda c: c["transformer"].update(head_dim=20_000), "another configuration"),
+        (lambda c: c["head"].update(vocabulary=ABSURD), "another configuration"),
+        (lambda c: c.update(max_length=HUGE), "describes no model"),
+        (favor(2_000_000), "another configuration"),
+        (favor(HUGE), "num_features|describes no model"),
+        (lambda c: c["transformer"]["attention"].update(window_size=10**9), "window_size"),
+        (lambda c: c["transformer"].update(attention={"kind": "lsh", "rounds": ABSURD}), "missing"),
         (lambda c: c["transformer"].update(attention="\x1b[2J" * 10**4), "attention"),
         (lambda c: c.update(model="x" * 10**5), "model"),
     ],
 )
-def test_absurd_configurations_are_refused_before_anything_is_built(
+def test_absurd_configurations_are_refused_before_anything_is_drawn(
     change: Change, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save(tiny_model(), tmp_path / "model")
+    save(tiny_model(feature_map="favor"), tmp_path / "model")
     change_config(tmp_path / "model", change)
-    built = []
-    monkeypatch.setattr(Block, "__init__", lambda *_: built.append(1))
+    drawn = []
+    monkeypatch.setattr(random_features, "_orthogonal_gaussian", lambda *_: drawn.append(1))
+    layers: list[int] = []
+    monkeypatch.setattr(Block, "__init__", counting(Block.__init__, layers))
     with pytest.raises(ValueError, match=name) as refusal:
         load(tmp_path / "model")
     assert len(str(refusal.value)) < 700 and str(refusal.value).isprintable()
-    assert not built
+    assert not drawn and len(layers) <= 7
+
+
+def counting(init: Callable[..., None], calls: list[int]) -> Callable[..., None]:
+    def count(*arguments: Any, **settings: Any) -> None:
+        calls.append(1)
+        init(*arguments, **settings)
+
+    return count
+
+
+def test_loading_draws_nothing_and_keeps_the_random_state(tmp_path: Path) -> None:
+    model = tiny_model(feature_map="favor")
+    save(model, tmp_path)
+    state = torch.get_rng_state()
+    again = load(tmp_path)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not any(x.is_meta for x in (*again.parameters(), *again.buffers()))
+
+
+def test_a_feature_map_with_tensors_beside_the_weights_is_built_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Scaled(Elementwise):
+        def __init__(self, head_dim: int) -> None:
+            super().__init__("elu")
+            self.scale = torch.full((head_dim,), 2.0)
+
+    monkeypatch.setattr(registry, "_factories", dict(registry._factories))
+    register_feature_map("scaled", Scaled)
+    model = tiny_model(feature_map="scaled")
+    save(model, tmp_path)
+    assert load(tmp_path).transformer.blocks[0].mixer.feature_map.scale.eq(2).all()
 
 
 def test_a_large_option_of_a_registered_feature_map_is_no_size(

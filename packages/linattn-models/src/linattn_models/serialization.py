@@ -6,12 +6,13 @@ A model of text has a third file, `tokenizer.json`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast, get_args
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
 
 from linattn_core.errors import expected, near, quote
 from linattn_models.autoregressive import AutoregressiveTransformer
@@ -28,7 +29,6 @@ from linattn_models.model_files import (
     read_model_files,
     write_model_files,
 )
-from linattn_models.positions import WITHOUT_VECTORS
 from linattn_models.seq2seq import Seq2SeqTransformer
 from linattn_models.sharded import are_sharded, gather_tensors, own_class
 from linattn_models.token_transformer import TokenTransformer
@@ -165,12 +165,7 @@ def _load(folder: Path) -> tuple[Model, str]:
         tensors = _restore_bits(weights, tensors)
     cls = _CLASSES[config["model"]]
     description = {key: value for key, value in config.items() if key not in _OWN_KEYS}
-    _check_sizes(path, description, tensors)
-    _check_fit(weights, _shapes(path, cls, description), tensors)
-    # Building the model draws weights that are replaced at once: keep the caller's random state.
-    with torch.random.fork_rng(devices=[]):
-        model: Model = cls.from_dict(description)
-    model.load_state_dict(tensors, assign=True)
+    model = _build(path, weights, cls, description, tensors)
     if tokenizer is not None and isinstance(model, TokenTransformer):
         name = str(folder / TOKENIZER_FILE)
         saved = read_tokenizer(name, tokenizer)
@@ -231,41 +226,55 @@ def _restore_bits(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor
         raise ValueError(expected(str(path), wanted, error)) from None
 
 
-def _check_sizes(path: Path, description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Refuses sizes that do not match the weights, before a model of these sizes is built."""
-    elements = sum(x.numel() for x in tensors.values())
-    # The cost of building a model does not depend on these.
-    free: tuple[str, ...] = ("chunk", "buckets", "causal_block", "window_size", "past_size")
-    if description.get("positions") in WITHOUT_VECTORS:
-        free += ("max_length",)
-    for name, value in _integers(description):
-        if name.endswith(free):
-            continue
-        # Each layer has a tensor, and every other size is a dimension of a tensor.
-        most = len(tensors) if name == "num_layers" else elements
-        if value > most:
-            wanted = f"at most {most}, by the size of {WEIGHTS_FILE}"
-            raise ValueError(expected(f"{path}: {name}", wanted, quote(value), _OTHER))
+def _build(
+    path: Path,
+    weights: Path,
+    cls: type[Model],
+    description: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+) -> Model:
+    """The described model with these weights, after names and shapes are compared.
+
+    It is built on the meta device, where nothing is drawn or allocated; first with few layers, so
+    that the time does not depend on a number of layers that the weights do not have.
+    """
+    most = len(tensors)
+    two, three = (
+        _build_empty(path, cls, _with_layers(path, description, count, most)).state_dict()
+        for count in (2, 3)
+    )
+    _check_fit(weights, two, tensors, only=True)
+    third = Counter(name.partition("2")[0] for name in three.keys() - two.keys())
+    _with_layers(path, description, 3, most // min(third.values(), default=1))
+    model = _build_empty(path, cls, description)
+    _check_fit(weights, model.state_dict(), tensors)
+    if _has_other_tensors(model):
+        # What is drawn is replaced at once: keep the caller's random state.
+        with torch.random.fork_rng(devices=[]):
+            model = cls.from_dict(description)
+    model.load_state_dict(tensors, assign=True)
+    return model
 
 
-def _integers(values: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """The integers in nested mappings, with their keys; of a feature map's options, sizes alone."""
-    pending = [values]
-    while pending:
-        for name, value in pending.pop().items():
-            if isinstance(value, Mapping):
-                options = name == "feature_map_options"  # of which only this is known to be a size
-                sizes = {x: value[x] for x in value if x == "num_features"}
-                pending.append(sizes if options else value)
-            elif isinstance(value, int):
-                yield name, value
+def _with_layers(path: Path, values: Mapping[str, Any], count: int, most: int) -> dict[str, Any]:
+    """The description of the model with `count` layers; refuses one of more layers than `most`."""
+    changed = dict(values)
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            changed[name] = _with_layers(path, value, count, most)
+        elif name == "num_layers" and isinstance(value, int):
+            if value > most:
+                wanted = f"at most {most}, by the tensors of {WEIGHTS_FILE}"
+                raise ValueError(expected(f"{path}: {name}", wanted, quote(value), _OTHER))
+            changed[name] = min(value, count)
+    return changed
 
 
-def _shapes(path: Path, cls: type[Model], description: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The state dict of the described model, on the meta device."""
+def _build_empty(path: Path, cls: type[Model], description: Mapping[str, Any]) -> Model:
+    """The described model on the meta device."""
     try:
         with torch.device("meta"):
-            return cls.from_dict(description).state_dict()
+            return cls.from_dict(description)
     except ValueError as error:
         raise ValueError(f"{path} describes no model: {error}") from None
     except (TypeError, RuntimeError, OverflowError) as error:
@@ -273,10 +282,23 @@ def _shapes(path: Path, cls: type[Model], description: Mapping[str, Any]) -> dic
         raise ValueError(expected(f"{path} describes no model", wanted, error)) from None
 
 
-def _check_fit(path: Path, model: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
-    """Refuses tensors that are missing, unknown, or of another shape or kind of dtype."""
+def _has_other_tensors(model: nn.Module) -> bool:
+    """Whether tensors are not in the state dict, which feature maps of others may have."""
+    buffers = len(list(model.buffers())) + len(list(model.parameters()))
+    own = [x for module in model.modules() for x in vars(module).values()]
+    return buffers != len(model.state_dict()) or any(isinstance(x, Tensor) for x in own)
+
+
+def _check_fit(
+    path: Path, model: Mapping[str, Tensor], tensors: Mapping[str, Tensor], only: bool = False
+) -> None:
+    """Refuses tensors that are missing, unknown, or of another shape or kind of dtype.
+
+    Args:
+        only: compares those of `model` alone; others may be there.
+    """
     missing = sorted(model.keys() - tensors.keys())
-    unknown = sorted(tensors.keys() - model.keys())
+    unknown = [] if only else sorted(tensors.keys() - model.keys())
     if missing or unknown:
         wanted = f"the {len(model)} tensors of the configured model"
         first = quote((missing or unknown)[0])

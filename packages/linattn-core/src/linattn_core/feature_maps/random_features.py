@@ -51,9 +51,14 @@ class RandomFeatures(FeatureMap):
         self.redraw(generator)
 
     def redraw(self, generator: torch.Generator | None = None) -> None:
-        """Draws a new projection in place; states that were summed with the old one are invalid."""
+        """Draws a new projection in place; states that were summed with the old one are invalid.
+
+        On the meta device nothing is drawn.
+        """
         if generator is not None and not isinstance(generator, torch.Generator):
             raise TypeError(expected("generator", "a torch.Generator or None", quote(generator)))
+        if self.projection.is_meta:
+            return
         rows, columns = self.projection.shape
         self.projection.copy_(_orthogonal_gaussian(rows, columns, generator))
 

@@ -14,6 +14,9 @@ from linattn_models.validation import fields_at_least, from_fields, hash_buckets
 
 Options = tuple[tuple[str, Any], ...]
 
+# A softmax over so many keys is no longer a window, and each state has room for all of them.
+LONGEST_WINDOW = 1 << 20
+
 
 class _Kind:
     """What the configurations share: the name, the short form, the JSON.
@@ -55,8 +58,8 @@ class Linear(_Kind):
             block's positions; within a block all count alike.
         decay_range: the least and the greatest factor of a decay, above 0 and at most 1; heads
             start evenly spread over them. None for RetNet's factors, without bounds.
-        window_size: w; 0 for no window. With one, each position reads the last w keys, its own
-            included, by softmax, and those before them by linear attention:
+        window_size: w, at most 2^20; 0 for no window. With one, each position reads the last w
+            keys, its own included, by softmax, and those before them by linear attention:
 
                 O_i = (sum_W exp(Q_i^T K_j) V_j + g sum_L phi(Q_i)^T phi(K_j) V_j)
                       / (sum_W exp(Q_i^T K_j) + g sum_L phi(Q_i)^T phi(K_j))
@@ -82,6 +85,9 @@ class Linear(_Kind):
         if self.decay is not None:
             one_of("decay", self.decay, DECAYS)
         fields_at_least(self, 0, "window_size")
+        if self.window_size > LONGEST_WINDOW:
+            wanted = f"at most {LONGEST_WINDOW:,}"
+            raise ValueError(expected("window_size", wanted, self.window_size))
         if self.window_size and self.decay is not None:
             wanted, advice = "0 beside a decay", "choose one of the two"
             raise ValueError(expected("window_size", wanted, self.window_size, advice))
