@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Real
 
 import numpy as np
 import torch
@@ -63,7 +62,7 @@ class EndpointRules:
 
     def __post_init__(self) -> None:
         for name, seconds in vars(self).items():
-            if not isinstance(seconds, Real) or not seconds >= 0:
+            if not isinstance(seconds, int | float) or not seconds >= 0:
                 raise ValueError(expected(name, "a number of at least 0 seconds", quote(seconds)))
 
 
