@@ -22,6 +22,8 @@ class Settings:
     """Threads of torch, in every process."""
     device: Device = "cpu"
     """Whose cases are measured."""
+    whole: bool = False
+    """Time every position of the images of `images/` and `speedup/`, not some of them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Method:
         units: how many of the case's units (positions, steps, images) one call does.
         operations, traffic: the least operations and bytes that the algorithm needs for one call.
         note: which of several ways was measured.
+        figures: other numbers of the method, by name; known when it has run.
     """
 
     check: Callable[[], str | None]
@@ -47,6 +50,7 @@ class Method:
     operations: float = 0
     traffic: float = 0
     note: str = ""
+    figures: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 Make = Callable[[], Method]

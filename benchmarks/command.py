@@ -140,6 +140,7 @@ def _command(flags: Flags) -> str:
     words = [
         *(["--peers"] if settings.peers else []),
         *(["--quick"] if settings.quick else []),
+        *(["--whole"] if settings.whole else []),
         *([f"--device {settings.device}"] if settings.device != "cpu" else []),
         *([f"--threads {settings.threads}"] if settings.threads != Settings.threads else []),
         *([f"--only {flags.only}"] if flags.only else []),

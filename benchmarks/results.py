@@ -53,6 +53,7 @@ class MethodResult(BaseModel, frozen=True):
     share_of_copy: float | None = None
     peak: float | None = None
     note: str = ""
+    figures: dict[str, float] = {}
     detail: str | None = None
 
     @property

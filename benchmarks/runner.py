@@ -137,6 +137,7 @@ def _result(
         share_of_copy=share(method.traffic, limits.copy_bandwidth),
         peak=_peak(method),
         note=method.note,
+        figures=dict(method.figures),
     )
 
 

@@ -25,11 +25,9 @@ class Experiment(BaseModel):
     name: str
     shows: str
     command: str
-    out: str = "{out}"
     flags: dict[Preset, str]
     draw: dict[Preset, str] = {}
     attentions: tuple[str, ...] = ()
-    read: str
     beside: tuple[str, ...] = ()
     on_cpu: tuple[Preset, ...] = ()
     needs: dict[Preset, str] = {}
@@ -39,7 +37,7 @@ class Experiment(BaseModel):
 
     def commands(self, preset: Preset) -> list[str]:
         """What follows `python`: "{out}" is the run's folder, "{data}" that of data sets."""
-        first = f"{self.command} {self.flags[preset]} --out {self.out}"
+        first = f"{self.command} {self.flags[preset]} --out {{out}}"
         draw = self.draw.get(preset)
         drawn = [draw.replace("{attention}", name) for name in self.attentions] if draw else []
         return [first, *drawn]

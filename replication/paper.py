@@ -23,11 +23,11 @@ if __name__ == "__main__":
 import dataclasses
 import shutil
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import tyro
-from tqdm import tqdm
 
 from linattn_core.errors import expected
 from linattn_lab.runs import make_folders
@@ -47,7 +47,7 @@ from replication.records import (
     list_pictures,
     read_evidence,
 )
-from replication.run import run_experiment
+from replication.run import LOG, run_experiment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,18 +118,24 @@ def left_out(claims: Sequence[Claim], names: Sequence[str]) -> list[str]:
 def run_all(names: Sequence[str], preset: Preset, folder: Path, *, again: bool) -> None:
     """Runs the experiments that can run here and have no sound record in the folder yet."""
     ended = {x.experiment for x in read_evidence(folder) if not x.measurement.error and not again}
-    bar = tqdm(names, unit="experiment", disable=None)
-    for name in bar:
-        bar.set_description(name)
-        reason = EXPERIMENTS[name].lacks(preset)
-        if reason:
-            tqdm.write(f"{name}: not run: it {reason}", file=sys.stderr)
-        elif name not in ended:
+    for number, name in enumerate(names, 1):
+        experiment = EXPERIMENTS[name]
+        say(f"{number} of {len(names)}: {name}: {experiment.shows}")
+        if reason := experiment.lacks(preset):
+            say(f"{name}: not run: it {reason}")
+        elif name in ended:
+            say(f"{name}: has ended before")
+        else:
             if again:
                 remove_run(name, folder)
-            measurement = run_experiment(EXPERIMENTS[name], preset, folder).results[name]
-            if measurement.error:
-                tqdm.write(f"{name}: {measurement.error}", file=sys.stderr)
+            say(f"{name}: since {time.strftime('%H:%M')}; its output is in {folder / name / LOG}")
+            measurement = run_experiment(experiment, preset, folder).results[name]
+            say(f"{name}: {measurement.error or f'took {measurement.seconds:,.0f} s'}")
+
+
+def say(words: str) -> None:
+    """Tells at once what is done; the results are printed at the end."""
+    print(words, file=sys.stderr, flush=True)
 
 
 def remove_run(name: str, folder: Path) -> None:

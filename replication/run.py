@@ -22,7 +22,7 @@ from linattn_core.errors import expected
 from linattn_lab.machine import Device, describe_machine
 from linattn_lab.store import Record, add_record, new_record, record_file
 from replication.experiments import ROOT, Experiment, Preset, data_folder
-from replication.readers import READERS, read_curves
+from replication.readers import read_beside_cpu, read_curves, read_run
 from replication.records import Measurement
 
 LOG = "output.log"
@@ -55,7 +55,8 @@ def measure(
     out.mkdir(exist_ok=True)
     for command in experiment.commands(preset):
         run_command(command, out, experiment.device(preset))
-    figures = READERS[experiment.read](out, *(folder / other for other in experiment.beside))
+    beside = [folder / other for other in experiment.beside]
+    figures = read_beside_cpu(out, *beside) if beside else read_run(out)
     for name, value in figures.items():
         if not math.isfinite(value):
             raise ValueError(expected(name, "a finite figure", value))

@@ -7,8 +7,8 @@ pixel. Then both draw digits and complete halves of them, and the table shows th
 linear attention carries a state of fixed size from one pixel to the next, as an RNN does; softmax
 attention carries the keys and values of all pixels before, or runs them all again.
 
-Everything goes into --out: completions, samples and speeds as PNG, the table as table.md and
-results.json, and a run folder for each model. Running the demo again starts over.
+Everything goes into --out: completions, samples and speeds as PNG, the table as table.md, its
+numbers as figures.json, and a run folder for each model. Running the demo again starts over.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ if __name__ == "__main__":
 
 import dataclasses
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
+from linattn_lab.figures import FILE, write_figures
 from linattn_lab.plots import plot_bars
 from linattn_lab.runs import make_folders, publish
 from linattn_lab.script import parse_flags, require_at_least, require_one_process, run_script
+from linattn_lab.tables import decimals, figure, markdown_table, name_environments
+from linattn_lab.throughput import generation_throughput
 from linattn_models import AutoregressiveTransformer
 from linattn_models.files import replace_file
-from linattn_models.training import RunFolder, write_json
+from linattn_models.training import RunFolder
 from pixels.datasets import Images, load
-from pixels.methods import (
-    LINEAR,
-    SOFTMAX,
-    STATEFUL_SOFTMAX,
-    measure_outcome,
-    read_environment,
-)
-from pixels.models import APP
 from pixels.pictures import write_completions, write_samples
 from pixels.presets import Attention, Recipe, demo
 from pixels.sampling import Draw
-from pixels.tables import demo_gains, demo_report
 from pixels.training import train_model
 
-METHODS = (LINEAR, STATEFUL_SOFTMAX, SOFTMAX)
 ATTENTIONS: tuple[Attention, ...] = ("linear", "softmax")
+# What is timed: the attention, and whether a state is kept or the prefix runs again.
+WAYS: dict[str, tuple[Attention, str]] = {
+    "linear": ("linear", "stateful"),
+    "stateful-softmax": ("softmax", "stateful"),
+    "softmax": ("softmax", "rerun"),
+}
+RERUNS, SPEED = "softmax", "images-per-second"
 PICTURES = ("samples", "completions")
 PUBLISHED = (
-    *(f"{x}-{y}.png" for x in PICTURES for y in ATTENTIONS),
-    "speed.png", "table.md", "results.json",
+    *(f"{x}-{y}.png" for x in PICTURES for y in ATTENTIONS), "speed.png", "table.md", FILE,
 )  # fmt: skip
 
 
@@ -97,21 +97,15 @@ def main(flags: Flags) -> None:
         say(f"Drawing and completing digits with {attention} attention")
         draw(flags, images, recipe, models[attention])
     say("Timing generation")
-    outcomes = [
-        measure_outcome(models, method, flags.positions, batch=flags.batch)
-        for method in tqdm(METHODS, desc="timing", unit="method", disable=None)
-    ]
-    results = {
-        "app": APP,
-        "environment": read_environment(),
-        "runs": summaries,
-        "speeds": [dataclasses.asdict(speed) for x in outcomes for speed in x.speeds],
-    }
-    text = demo_report(results, outcomes, flags.batch)
+    figures = time_ways(models, flags.batch, flags.positions)
+    text = f"{tabulate(figures, summaries, flags.batch)}\n{describe(summaries)}\n"
     replace_file(flags.out / "table.md", text.encode())
-    if gains := demo_gains(outcomes):
-        plot_bars(flags.out / "speed.png", gains, "times as fast as softmax that reruns the prefix")
-    write_json(flags.out / "results.json", results)
+    plot_bars(
+        flags.out / "speed.png", gains(figures, flags.batch),
+        "times as fast as softmax that reruns the prefix",
+    )  # fmt: skip
+    bits = {f"{x}/bits": run["metrics"]["bits_per_dim"] for x, run in summaries.items()}
+    write_figures(flags.out, {**figures, **bits})
     if flags.publish is not None:
         publish(flags.out, flags.publish, PUBLISHED)
     print(f"\n{text}\nPictures, table and runs are in {flags.out}. Look at the digits first:")
@@ -136,6 +130,56 @@ def draw(flags: Flags, images: Images, recipe: Recipe, model: AutoregressiveTran
     samples, completions = (flags.out / f"{kind}-{name}.png" for kind in PICTURES)
     write_samples(samples, model, images, 64, label, draw=by_seed)
     write_completions(completions, model, images, recipe.layout, 10, 4, label, draw=by_seed)
+
+
+def time_ways(
+    models: Mapping[Attention, AutoregressiveTransformer], batch: int, positions: int
+) -> dict[str, float]:
+    """Images per second of each way, one image alone and a batch; bytes of an image's state."""
+    figures = {}
+    for name, (attention, method) in tqdm(WAYS.items(), unit="way", disable=None):
+        for size in (1, batch):
+            timed = generation_throughput(
+                models[attention].eval(), batch=size, method=method, steps=positions
+            )
+            figures[f"{name}/{size}/{SPEED}"] = timed.samples_per_second
+        figures[f"{name}/state-bytes"] = timed.state_bytes_per_sample
+    return figures
+
+
+def gains(figures: Mapping[str, float], batch: int) -> dict[str, float]:
+    """How many times as fast as rerunning softmax each other way is, at each batch."""
+    return {
+        f"{name}, batch {n:,}": figures[f"{name}/{n}/{SPEED}"] / figures[f"{RERUNS}/{n}/{SPEED}"]
+        for name in WAYS
+        if name != RERUNS
+        for n in dict.fromkeys((1, batch))
+    }
+
+
+def tabulate(figures: Mapping[str, float], summaries: Mapping[Attention, Any], batch: int) -> str:
+    """What was learned and what generating costs, a row for each way to generate."""
+    rows = []
+    for name, (attention, _) in WAYS.items():
+        bits = decimals(summaries[attention]["metrics"]["bits_per_dim"], 2)
+        rates = (figure(figures[f"{name}/{n}/{SPEED}"]) for n in (1, batch))
+        rows.append([name, bits, *rates, f"{figures[f'{name}/state-bytes']:,.0f}"])
+    speeds = (f"images/s, batch {n:,}" for n in (1, batch))
+    return markdown_table(["attention", "bits/dim", *speeds, "bytes of state per image"], rows)
+
+
+def describe(summaries: Mapping[Attention, Any]) -> str:
+    """What stands below the table."""
+    run, runs = summaries["linear"], summaries.items()
+    alone = run["metrics"]["independent_pixels_bits_per_dim"]
+    seconds = ", ".join(f"{summary['train_seconds']:.0f} s {name}" for name, summary in runs)
+    return (
+        f"Independent pixels, each position with its own frequencies, cost {alone:.2f} bits/dim.\n"
+        f"Held-out images: {run['metrics']['test_images']}; updates: {run['steps']:,} each; "
+        f"training: {seconds}; parameters: {run['parameters']:,}.\n"
+        f"Made at {name_environments([run['environment']])}.\n"
+        "Speeds are from pixels spread over the image, the others interpolated."
+    )
 
 
 def say(words: str) -> None:

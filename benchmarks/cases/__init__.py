@@ -4,6 +4,7 @@ from benchmarks.case import Case
 from benchmarks.cases import (
     decoding,
     hugging_face,
+    images,
     lengths,
     lsh_layer,
     operator,
@@ -15,7 +16,7 @@ from benchmarks.cases import (
 )
 
 THEMES = (
-    operator, lengths, lsh_layer, decoding, tokens, serving, hugging_face, training, speech,
+    operator, lengths, lsh_layer, decoding, tokens, images, serving, hugging_face, training, speech,
     parallel,
 )  # fmt: skip
 CASES: tuple[Case, ...] = tuple(case for theme in THEMES for case in theme.CASES)

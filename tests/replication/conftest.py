@@ -25,7 +25,7 @@ def make_experiment(folder: Path, name: str, program: str, **fields: object) -> 
     script.write_text(textwrap.dedent(program))
     presets = ("smoke", "laptop", "paper")
     known: dict[str, object] = {
-        "name": name, "shows": "a test", "command": str(script), "read": "flat",
+        "name": name, "shows": "a test", "command": str(script),
         "flags": dict.fromkeys(presets, ""), "seconds": dict.fromkeys(presets, 1.0),
     }  # fmt: skip
     return Experiment.model_validate(known | fields)

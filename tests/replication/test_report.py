@@ -10,7 +10,7 @@ import pytest
 
 from linattn_lab.machine import Device, Machine
 from linattn_lab.store import Record
-from replication import equations, speedup
+from replication import equations
 from replication.claims import CLAIMS, CONFIRMED, IN_DIRECTION, NOT_RUN
 from replication.plots import draw_plots
 from replication.records import (
@@ -134,23 +134,3 @@ def test_the_equations_hold_in_float64(tmp_path: Path) -> None:
     figures = json.loads((tmp_path / "figures.json").read_text())
     assert all(figures[form] < 1e-10 for form in ("associativity", "causal", "gradients", "rnn"))
     assert figures["constant-state"] == 1
-
-
-def test_speeds_are_measured_over_length_and_batch_as_far_as_time_allows(tmp_path: Path) -> None:
-    speedup.main(speedup.Flags(tmp_path, lengths=(4,), batches=(1, 10**9), positions=2))
-
-    figures = json.loads((tmp_path / "figures.json").read_text())
-    assert figures.keys() == {f"{way}/4/1/seconds" for way in speedup.WAYS}
-    assert all(value > 0 for value in figures.values())
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("lengths", (784, 0)), ("lengths", ()), ("batches", (-1,)), ("positions", 1),
-     ("case_seconds", float("nan")), ("case_seconds", 0.0)],
-)  # fmt: skip
-def test_numbers_out_of_range_are_refused(tmp_path: Path, field: str, value: object) -> None:
-    flags = speedup.Flags(**{"out": tmp_path, field: value})  # type: ignore[arg-type]
-
-    with pytest.raises(ValueError, match="--" + field.replace("_", "-")):
-        speedup.main(flags)

@@ -50,12 +50,3 @@ def load_run(folder: Path) -> TrainedRun:
     model, step = run.load_model(AutoregressiveTransformer.from_dict)
     model.to(default_device()).eval()
     return TrainedRun(model, config["dataset"], config["attention"], config["layout"], step)
-
-
-def with_attention(
-    model: AutoregressiveTransformer, attention: Attention
-) -> AutoregressiveTransformer:
-    """A model with random weights that differs from `model` in its attention alone."""
-    values = model.to_dict()
-    values["transformer"] = model.config.with_attention(attention).to_dict()
-    return AutoregressiveTransformer.from_dict(values).to(model.device)

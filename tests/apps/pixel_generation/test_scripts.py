@@ -1,4 +1,4 @@
-"""generate.py, benchmark.py, compare.py and demo.py as their user runs them."""
+"""generate.py, compare.py and demo.py as their user runs them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from matplotlib.image import imread
 
 from linattn_models import AutoregressiveTransformer
+from linattn_models.training import RunFolder
 from tests.apps.app_scripts import PNG, Script, cells
 
 
@@ -56,44 +57,6 @@ def test_generate_tries_its_folder_before_it_draws(
     assert done.code == 2 and str(tmp_path / "file") in done.stderr
 
 
-def test_benchmark_times_every_method_at_each_batch(
-    script: Script, smoke_run: Path, tmp_path: Path
-) -> None:
-    flags = ["--runs", smoke_run, "--batch", 3, "--positions", 2, "--threads", 1]
-    done = script("benchmark", *flags, "--out", tmp_path)
-    assert done.code == 0, done.stderr
-    record = json.loads((tmp_path / "benchmark.json").read_text())
-    methods = ["linear", "linear (eager, reference)", "stateful-softmax", "softmax"]
-    timed = {(speed["method"], speed["batch"]) for speed in record["speeds"]}
-    assert {(method, n) for method in [*methods, "lsh-1", "lsh-4"] for n in (1, 3)} <= timed
-    assert record["failures"] == {}
-    summary = json.loads((smoke_run / "summary.json").read_text())
-    assert record["bits_per_dim"] == {"linear": summary["metrics"]["bits_per_dim"]}
-    table = (tmp_path / "benchmark.md").read_text()
-    assert table.strip() in done.stdout
-    assert "\n| stateful-softmax " in table
-
-
-def test_benchmark_searches_the_best_batch(script: Script, smoke_run: Path, tmp_path: Path) -> None:
-    flags = ["--runs", smoke_run, "--methods", "linear", "lsh-1", "--positions", 2]
-    done = script("benchmark", *flags, "--largest-batch", 4, "--out", tmp_path)
-    assert done.code == 0, done.stderr
-    record = json.loads((tmp_path / "benchmark.json").read_text())
-    assert {speed["batch"] for speed in record["speeds"]} <= {1, 2, 4}
-    assert "batch: the best of 1, 2, 4 and so on" in done.stdout
-    assert record["model"]["transformer"]["attention"]["kind"] == "linear"
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [["--positions", 1], ["--largest-batch", 0], ["--position-seconds", 0], ["--methods"]],
-)
-def test_benchmark_refuses(script: Script, tmp_path: Path, flags: list[object]) -> None:
-    done = script("benchmark", *flags, "--out", tmp_path / "out")
-    assert done.code == 2 and str(flags[0]) in done.stderr
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize(
     ("name", "value"), [("dataset", "digit"), ("attention", []), ("layout", None)]
 )
@@ -119,9 +82,9 @@ def test_a_demo_may_be_repeated_and_published(script: Script, tmp_path: Path) ->
     pictures = {f"{p}-{a}.png" for p in ("completions", "samples") for a in ("linear", "softmax")}
     pictures.add("speed.png")
     assert str(tmp_path / "demo" / "completions-linear.png") == done.stdout.split()[-1]
-    assert published == pictures | {"table.md", "results.json"}
-    results = json.loads((tmp_path / "demo" / "results.json").read_text())
-    assert results["runs"]["linear"]["steps"] == results["runs"]["softmax"]["steps"] == 5
+    assert published == pictures | {"table.md", "figures.json"}
+    for attention in ("linear", "softmax"):
+        assert RunFolder(tmp_path / "demo" / attention).summary()["steps"] == 5
     for name in pictures:
         assert (tmp_path / "published" / name).read_bytes().startswith(PNG)
 

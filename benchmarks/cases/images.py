@@ -1,0 +1,183 @@
+"""Images by every way to generate them: tables 1, 2, 4 and 5 of the paper, and gains by length.
+
+What an image costs does not depend on what a model has learned: the weights are random. One image
+alone shows the latency; the best batch of each way, searched within the free memory, the
+throughput. Some positions are timed and the others interpolated, unless a run asks for whole
+images. Softmax without a cache and LSH run the prefix again for each token, which is always timed
+at some positions: nothing can be kept of what all tokens before decide.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import time
+from functools import partial
+from typing import Any, Literal
+
+import torch
+
+from benchmarks import oracle
+from benchmarks.case import Case, Make, Method, Settings
+from benchmarks.cases.decoder_checks import check_steps
+from benchmarks.cases.models import Task
+from linattn_lab.batches import best_batch
+from linattn_lab.machine import Device
+from linattn_lab.throughput import Throughput, generation_throughput
+from linattn_lab.timing import NotMeasured
+from linattn_models import AutoregressiveTransformer
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """A way to generate: an attention, whether its state is kept, and what makes the steps."""
+
+    attention: str
+    method: Literal["stateful", "rerun"] = "stateful"
+    decoder: str = "eager"
+
+
+WAYS = {
+    "linear": Way("linear"),
+    "linear-compiled": Way("linear", decoder="auto"),
+    "stateful-softmax": Way("softmax"),
+    "softmax": Way("softmax", "rerun"),
+    "lsh-1": Way("lsh-1", "rerun"),
+    "lsh-4": Way("lsh-4", "rerun"),
+}
+OVER_LENGTH = ("linear", "linear-compiled", "stateful-softmax", "softmax")
+LINEAR, ONE, BEST = "linear", "one-image", "best-batch"
+SHAPES = {"mnist": Task(), "cifar10": Task(num_layers=16, length=3_072)}
+LENGTHS, BATCHES = (64, 256, 784, 1_568, 3_072), (1, 8, 64, 256)
+# Positions that are timed of an image; of two batches that are compared; of a prefix that is run
+# again where whole images were asked for.
+POSITIONS, SEARCHED, RERUN = 7, 3, 32
+LARGEST: dict[Device, int] = {"cpu": 1_024, "cuda": 10_000}
+MOST_SECONDS, CASE_SECONDS = 20.0, 120.0  # of a position of the largest batch; of a batch
+ONCE: dict[str, Any] = {"seconds": 0, "rounds": (1, 1)}
+
+
+def time_way(
+    way: Way, model: AutoregressiveTransformer, batch: int, steps: int | None
+) -> Throughput:
+    """Times a batch at so many positions, or at all."""
+    positions = RERUN if steps is None and way.method == "rerun" else steps
+    return generation_throughput(
+        model, batch=batch, method=way.method, decoder=way.decoder, steps=positions
+    )
+
+
+def count_positions(settings: Settings) -> int | None:
+    """How many are timed of an image; None for all."""
+    return 2 if settings.quick else None if settings.whole else POSITIONS
+
+
+def check_way(way: Way, model: AutoregressiveTransformer, task: Task) -> str | None:
+    """Compares with the whole sequence in float64; what LSH sees depends on rounding."""
+    if way.method == "stateful":
+        return check_steps(model)
+    if way.attention != "softmax":
+        return None
+    prefix = torch.randint(2, (1, task.length - 1), device=model.device)
+    with torch.no_grad():
+        ours, exact = (x.predict_next(prefix) for x in (model, copy.deepcopy(model).double()))
+    return oracle.find_disagreement("the prediction", ours, exact)
+
+
+def make_method(way: Way, asked: Task, settings: Settings, batch: int | None) -> Method:
+    """A batch of images, or the best batch for None, as a method whose unit is an image."""
+    task = asked.for_settings(settings)
+    model = task.model(way.attention)
+    figures: dict[str, float] = {}
+    note = ""
+    if batch is None:
+        search = partial(time_way, way, model, steps=2 if settings.quick else SEARCHED)
+        most = 2 if settings.quick else LARGEST[settings.device]
+        best = best_batch(search, model.device, largest=most, most_seconds=MOST_SECONDS)
+        batch, note = best.batch, f"batch {best.batch:,}"
+        figures["largest-batch"] = best.largest_timed
+    steps, count = count_positions(settings), batch
+
+    def measure() -> float:
+        timed = time_way(way, model, count, steps)
+        figures["state-bytes"] = timed.state_bytes_per_sample
+        return count * timed.seconds_per_sample
+
+    return Method(
+        partial(check_way, way, model, task),
+        measure=measure,
+        units=count,
+        note=note,
+        figures=figures,
+    )
+
+
+def images_case(shape: str, batch: int | None, device: Device) -> Case:
+    """Every way at a batch of one, or each at its best batch."""
+
+    def setup(settings: Settings) -> dict[str, Make]:
+        return {
+            name: partial(make_method, way, SHAPES[shape], settings, batch)
+            for name, way in WAYS.items()
+        }
+
+    task = SHAPES[shape]
+    return Case(
+        f"images/{shape}/{ONE if batch else BEST}",
+        f"Images of {task.length:,} tokens by a model of {task.num_layers} layers, 8 heads of 32, "
+        f"{'one alone' if batch else 'at the best batch of each way'}.",
+        setup,
+        ratios=tuple((name, LINEAR) for name in WAYS if name != LINEAR),
+        unit="image",
+        device=device,
+        **ONCE,
+    )
+
+
+def length_case(length: int) -> Case:
+    """Every way that generates at one length, by batch."""
+
+    def setup(settings: Settings) -> dict[str, Make]:
+        makes: dict[str, Make] = {}
+        for name in OVER_LENGTH:
+            taken: dict[int, float] = {}  # by batch
+            for batch in BATCHES[: 2 if settings.quick else None]:
+                makes[f"{name}, batch {batch}"] = partial(
+                    make_affordable, WAYS[name], Task(length=length), settings, batch, taken
+                )
+        return makes
+
+    return Case(
+        f"speedup/{length}",
+        f"Sequences of {length:,} tokens by the paper's MNIST model, by batch.",
+        setup,
+        unit="sequence",
+        **ONCE,
+    )
+
+
+def make_affordable(
+    way: Way, task: Task, settings: Settings, batch: int, taken: dict[int, float]
+) -> Method:
+    """A batch, unless the one before took so long that this one would take too long."""
+    if taken:
+        last, seconds = next(reversed(taken.items()))
+        if (expected := seconds * batch / last) > CASE_SECONDS:
+            raise NotMeasured(f"expected to take {expected:,.0f} s")
+    started = time.monotonic()
+    method = make_method(way, task, settings, batch)
+    assert method.measure is not None
+    value = method.measure()
+    taken[batch] = time.monotonic() - started
+    return dataclasses.replace(method, measure=lambda: value)
+
+
+CASES = (
+    *(
+        images_case(shape, batch, device)
+        for device in LARGEST
+        for shape in SHAPES
+        for batch in (1, None)
+    ),
+    *map(length_case, LENGTHS),
+)

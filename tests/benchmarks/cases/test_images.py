@@ -1,0 +1,40 @@
+"""Images by every way to generate: which batches are measured, and what is known of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.cases import images
+from benchmarks.cases.models import Task
+from benchmarks.runner import run_case
+from linattn_lab.timing import NotMeasured
+from tests.benchmarks.helpers import LIMITS, QUICK
+
+
+def test_every_way_is_right_and_measured_at_its_best_batch() -> None:
+    result = run_case(images.images_case("mnist", None, "cpu"), QUICK, LIMITS)
+    assert {method.name: method.status for method in result.methods} == dict.fromkeys(
+        images.WAYS, "measured"
+    )
+    for method in result.methods:
+        assert method.units <= method.figures["largest-batch"] <= 2
+        kept = images.WAYS[method.name].method == "stateful"
+        assert (method.figures["state-bytes"] > 0) == kept
+
+
+def test_batches_are_measured_as_far_as_time_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    way, task, taken = images.WAYS["linear"], Task(length=4), dict[int, float]()
+    images.make_affordable(way, task, QUICK, 1, taken)
+    assert taken.keys() == {1}
+    with pytest.raises(NotMeasured, match="expected to take"):
+        images.make_affordable(way, task, QUICK, 10**9, taken)
+    assert taken.keys() == {1}
+
+
+def test_a_wrong_prediction_of_a_prefix_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = Task(length=4).for_settings(QUICK)
+    model = task.model("softmax")
+    assert images.check_way(images.WAYS["softmax"], model, task) is None
+    right, off = type(model).predict_next, iter((0.5, 0.0))
+    monkeypatch.setattr(type(model), "predict_next", lambda self, x: right(self, x) + next(off))
+    assert images.check_way(images.WAYS["softmax"], model, task) is not None
