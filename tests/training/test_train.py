@@ -75,7 +75,7 @@ def test_lines_of_metrics(out: Path) -> None:
     lines = RunFolder(out).metrics()
     steps = [(line["step"], line["split"]) for line in lines]
     assert steps == [
-        *((2, "eval"), (3, "train"), (4, "eval"), (6, "train"), (6, "eval")),
+        *((1, "train"), (2, "eval"), (3, "train"), (4, "eval"), (6, "train"), (6, "eval")),
         *((7, "train"), (7, "eval")),
     ]
     config = toy_config(**changes)
@@ -90,7 +90,8 @@ def test_a_line_is_the_mean_since_the_line_before(out: Path, tmp_path: Path) -> 
     toy_run(out, steps=150, log_every=70, evaluate=None)
     toy_run(tmp_path / "each", steps=150, log_every=1, evaluate=None)
     losses = [line["loss"] for line in logged(tmp_path / "each")]
-    means = [math.fsum(part) / len(part) for part in (losses[:70], losses[70:140], losses[140:])]
+    parts = (losses[:1], losses[1:70], losses[70:140], losses[140:])
+    means = [math.fsum(part) / len(part) for part in parts]
     assert [line["loss"] for line in logged(out)] == means
 
 
@@ -169,7 +170,7 @@ def test_progress_is_a_line_for_each_loss_where_stderr_is_no_terminal(
     toy_run(out, steps=1200, log_every=500, evaluate=None, batch_size=1)
     errors = capsys.readouterr().err
     assert [line.partition(":")[0] for line in errors.splitlines()] == [
-        *("step 500 of 1,200", "step 1,000 of 1,200", "step 1,200 of 1,200")
+        *("step 1 of 1,200", "step 500 of 1,200", "step 1,000 of 1,200", "step 1,200 of 1,200")
     ]
     assert "\r" not in errors
 
@@ -248,6 +249,8 @@ def test_a_metric_that_json_cannot_hold_is_null(out: Path) -> None:
         ({"describe": {"app": "toy", "seed": 1}}, "describe"),
         ({"data": ToyData(0)}, "data"),
         ({"model": nn.Identity()}, "model"),
+        ({"model": toy_model().bfloat16()}, r"model: .* got '0\.weight' in torch\.bfloat16"),
+        ({"model": toy_model().half()}, "model"),
         ({"evaluate": lambda model: {"step": 1.0}}, "metrics"),
         ({"loss": lambda model, batch: model(batch["inputs"]).squeeze(-1)}, "loss"),
     ],

@@ -14,7 +14,7 @@ import torch
 
 from linattn_lab.figures import read_figures
 from linattn_models.ctc import NGram, ctc_greedy
-from linattn_models.training import RunFolder
+from linattn_models.training import RunFolder, write_json
 from speech.corpora import CorpusFlags
 from speech.decoding import Decoding, Search
 from speech.error_rate import count_errors
@@ -153,7 +153,7 @@ def test_other_phones_and_an_edited_configuration_are_refused(
     done = script("transcribe", "--run", smoke_run, *flags)
     assert done.code == 2 and "give the --lexicon of its training, if any" in done.stderr
     run = RunFolder(shutil.copytree(smoke_run, tmp_path / "run"))
-    run.write_config({**run.config(), "model": {}})
+    write_json(run.config_file, {**run.config(), "model": {}})
     done = script("transcribe", "--run", run.path, tones / "test" / "test-0.wav")
     assert done.code == 2 and "config.json, got another one" in done.stderr
 

@@ -5,19 +5,28 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from linattn_core.errors import expected, quote
-from linattn_models.validation import at_least, boolean, in_range, one_of
+from linattn_models.validation import as_int
 
 Optimizer = Literal["radam", "adam", "adamw"]
 Schedule = Literal["constant", "cosine", "trapezoid", "step", "plateau"]
 MixedPrecision = Literal["no", "bf16", "fp16"]
 Parallel = Literal["ddp", "fsdp"]
+
+
+Count = Annotated[int, Field(strict=True, ge=1)]
+Natural = Annotated[int, Field(strict=True, ge=0)]
+Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+Beta = Annotated[float, Field(strict=True, ge=0, lt=1)]
 
 SUMMARIZED = {"seed", "parameters", "steps", "train_seconds", "metrics", "environment"}
 """Names in `summary.json` that the application may not use for its own values."""
@@ -66,7 +75,8 @@ class TrainingFlags:
             other, in less memory.
         activation_checkpointing: computes the activations of each block again in the backward
             pass instead of keeping them.
-        log_every: updates between two lines of training loss, each the mean since the line before.
+        log_every: updates between two lines of training loss, each the mean since the line before;
+            the first update has a line, too.
         eval_every: updates between evaluations; None: one at the end.
         checkpoint_every: updates between checkpoints; None: one at the end or when stopped.
         keep_checkpoints: how many of the newest checkpoints stay on disk.
@@ -74,36 +84,39 @@ class TrainingFlags:
     """
 
     # Unchecked: presets set the fields and a command line overrides them.
-    steps: int
-    batch_size: int
-    learning_rate: float = 1e-4
+    steps: Count
+    batch_size: Count
+    learning_rate: Positive = 1e-4
     optimizer: Optimizer = "radam"
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
     schedule: Schedule = "constant"
-    warmup_steps: int | None = 0
-    drop_at: int | None = None
-    drop_factor: float = 0.1
-    patience: int | None = None
-    weight_decay: float = 0.0
-    clip_norm: float | None = None
+    warmup_steps: Natural | None = 0
+    drop_at: Count | None = None
+    drop_factor: Positive = 0.1
+    patience: Count | None = None
+    weight_decay: NotNegative = 0.0
+    clip_norm: Positive | None = None
     mixed_precision: MixedPrecision = "no"
     parallel: Parallel = "ddp"
-    context_parallel: int = 1
-    gradient_accumulation_steps: int = 1
-    activation_checkpointing: bool = False
-    log_every: int = 10
-    eval_every: int | None = None
-    checkpoint_every: int | None = None
-    keep_checkpoints: int = 2
-    seed: int = 0
+    context_parallel: Count = 1
+    gradient_accumulation_steps: Count = 1
+    activation_checkpointing: Annotated[bool, Field(strict=True)] = False
+    log_every: Count = 10
+    eval_every: Count | None = None
+    checkpoint_every: Count | None = None
+    keep_checkpoints: Count = 2
+    seed: Natural = 0
 
     def config(self) -> TrainingConfig:
         """The same values, checked; an error names the flag."""
-        try:
-            return TrainingConfig(**vars(self))
-        except ValueError as error:
-            field, _, rest = str(error).partition(":")
-            raise ValueError(f"--{field.replace('_', '-')}:{rest}") from None
+        return TrainingConfig(**_check(self, lambda name: f"--{name.replace('_', '-')}"))
+
+    @property
+    def warmup(self) -> int:
+        """The updates of the warm-up: `warmup_steps`, or for None derived from `steps`."""
+        if self.warmup_steps is None:
+            return min(_LONGEST_WARMUP, self.steps // 10)
+        return self.warmup_steps
 
 
 adamw_flags = functools.partial(
@@ -117,33 +130,8 @@ class TrainingConfig(TrainingFlags):
     """The checked settings of a run. A field of a wrong type or out of range is a ValueError."""
 
     def __post_init__(self) -> None:
-        for name in (
-            *("steps", "batch_size", "log_every", "keep_checkpoints"),
-            *("context_parallel", "gradient_accumulation_steps"),
-        ):
-            self._require_integer(name, 1)
-        for name in ("eval_every", "checkpoint_every", "drop_at", "patience"):
-            self._require_integer(name, 1, optional=True)
-        self._require_integer("seed", 0)
-        self._require_integer("warmup_steps", 0, optional=True)
-        self._require_positive("learning_rate", "drop_factor")
-        if self.clip_norm is not None:
-            self._require_positive("clip_norm")
-        boolean("activation_checkpointing", self.activation_checkpointing)
-        in_range("weight_decay", self.weight_decay, 0, math.inf)
-        self._require_betas()
-        one_of("optimizer", self.optimizer, get_args(Optimizer))
-        one_of("schedule", self.schedule, get_args(Schedule))
-        one_of("mixed_precision", self.mixed_precision, get_args(MixedPrecision))
-        one_of("parallel", self.parallel, get_args(Parallel))
-        self._require_schedule()
-
-    @property
-    def warmup(self) -> int:
-        """The updates of the warm-up: `warmup_steps`, or for None derived from `steps`."""
-        if self.warmup_steps is None:
-            return min(_LONGEST_WARMUP, self.steps // 10)
-        return self.warmup_steps
+        for name, value in _check(self).items():
+            object.__setattr__(self, name, value)
 
     @property
     def cooldown(self) -> int:
@@ -169,41 +157,58 @@ class TrainingConfig(TrainingFlags):
         """The fields by name, as plain JSON values."""
         return {**asdict(self), "betas": list(self.betas)}
 
-    def _require_integer(self, name: str, lowest: int, optional: bool = False) -> None:
-        value = getattr(self, name)
-        if not (optional and value is None):
-            object.__setattr__(self, name, at_least(name, value, lowest))
-
-    def _require_positive(self, *names: str) -> None:
-        for name in names:
-            value = getattr(self, name)
-            in_range(name, value, 0, math.inf)
-            if value == 0:
-                raise ValueError(expected(name, "a number above 0", value))
-
-    def _require_betas(self) -> None:
-        betas: Any = self.betas
-        if not isinstance(betas, list | tuple) or len(betas) != 2:
-            raise ValueError(expected("betas", "two numbers", quote(betas)))
-        for beta in betas:
-            in_range("betas", beta, 0, 1)
-        object.__setattr__(self, "betas", tuple(betas))  # a list, if from JSON
-
-    def _require_schedule(self) -> None:
-        for name, owner in (("drop_at", "step"), ("patience", "plateau")):
-            value = getattr(self, name)
-            if (self.schedule == owner) != (value is not None):
-                wanted = f"a number with the schedule {owner!r} and None with any other"
-                raise ValueError(expected(name, wanted, f"{value} with {self.schedule!r}"))
-        if self.schedule == "plateau" and self.eval_every is None:
-            raise ValueError(expected("eval_every", "a number with the schedule 'plateau'", "None"))
-        if self.schedule in ENDING and self.warmup >= self.steps:
-            wanted = f"fewer than steps={self.steps} with the schedule {self.schedule!r}"
-            raise ValueError(expected("warmup_steps", wanted, self.warmup))
-
 
 # help() shows no docstring of a base class.
 TrainingConfig.__doc__ = str(TrainingConfig.__doc__) + str(TrainingFlags.__doc__).partition(".")[2]
+
+_FIELDS = TypeAdapter(TrainingFlags)
+
+
+def _check(flags: TrainingFlags, name_of: Callable[[str], str] = str) -> dict[str, Any]:
+    """The values as plain Python has them; refuses a wrong one by its name."""
+    values = {name: _to_plain(value) for name, value in vars(flags).items()}
+    try:
+        checked = _FIELDS.validate_python(values)
+    except ValidationError as error:
+        name, wanted, got = first_fault(error)
+        raise ValueError(expected(name_of(name), wanted, got)) from None
+    for name, wanted, found in _find_contradictions(checked):
+        raise ValueError(expected(name_of(name), wanted, found))
+    return values
+
+
+def _to_plain(value: Any) -> Any:
+    """An integer of NumPy or torch as an int, a list from JSON as a tuple."""
+    number = as_int(value)
+    if number is not None:
+        return number
+    return tuple(value) if isinstance(value, list) else value
+
+
+def first_fault(error: ValidationError) -> tuple[str, str, str]:
+    """Of an error of pydantic: the first wrong value's name, what it should be, what it is."""
+    fault = error.errors()[0]
+    name = ".".join(map(str, fault["loc"]))
+    if fault["type"] == "missing":
+        return name, "a value", "none"
+    wanted = re.sub(r"^\w+ should (be|have) ", "", fault["msg"])
+    if wanted.startswith(("greater", "less")):
+        wanted = f"a number {wanted}"
+    return name, wanted, quote(fault["input"])
+
+
+def _find_contradictions(flags: TrainingFlags) -> Iterator[tuple[str, str, object]]:
+    """Fields that do not fit the schedule: their names, what would fit, and what they are."""
+    for name, owner in (("drop_at", "step"), ("patience", "plateau")):
+        value = getattr(flags, name)
+        if (flags.schedule == owner) != (value is not None):
+            wanted = f"a number with the schedule {owner!r} and None with any other"
+            yield name, wanted, f"{value} with {flags.schedule!r}"
+    if flags.schedule == "plateau" and flags.eval_every is None:
+        yield "eval_every", "a number with the schedule 'plateau'", "None"
+    if flags.schedule in ENDING and flags.warmup >= flags.steps:
+        wanted = f"fewer than steps={flags.steps} with the schedule {flags.schedule!r}"
+        yield "warmup_steps", wanted, flags.warmup
 
 
 def run_config(

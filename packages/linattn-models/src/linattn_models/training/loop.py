@@ -59,7 +59,7 @@ class Loop:
         while self.progress.step < config.steps:
             self._advance()
             step = self.progress.step
-            if step % config.log_every == 0:
+            if step == 1 or step % config.log_every == 0:  # the first one at once
                 self._log_losses()
             if _is_due(config.eval_every, step):
                 self._measure()
@@ -105,9 +105,7 @@ class Loop:
             return
         rate = learning_rate(self.updater.config, self.progress.step - 1, self.progress.errors)
         values = {"loss": math.fsum(losses) / len(losses), "learning_rate": rate}
-        with share_refusals():
-            if self.log is not None:
-                self.log.log(self.progress.step, "train", values, self.progress.train_seconds)
+        self._write("train", values)
 
     def _measure(self) -> None:
         self._read_losses()
@@ -121,12 +119,15 @@ class Loop:
             torch.no_grad(),
         ):
             values = {n: float(x) for n, x in self.evaluate(model).items()}
-        with share_refusals():
-            if self.log is not None:
-                self.log.log(self.progress.step, "eval", values, self.progress.train_seconds)
+        self._write("eval", values)
         self.progress.metrics = finite_or_none(values)
         if self.monitor is not None:
             self.progress.errors.append((self.progress.step, self._read_monitored(self.monitor)))
+
+    def _write(self, split: str, values: Mapping[str, float]) -> None:
+        with share_refusals():
+            if self.log is not None:
+                self.log.log(self.progress.step, split, values, self.progress.train_seconds)
 
     def _read_monitored(self, name: str) -> float | None:
         """The metric `name` of the last evaluation, on every process."""

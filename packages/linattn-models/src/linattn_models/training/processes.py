@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -66,6 +66,12 @@ def share_refusals() -> Iterator[None]:
         raise _on_all(error)
     if first is not None:
         raise _on_all(first[0](first[1]))
+
+
+def on_main_process(call: Callable[[], Item]) -> Item | None:
+    """Calls on the first process alone; what it raises is raised on all, which come here."""
+    with share_refusals():
+        return call() if is_main_process() else None
 
 
 def require_same_settings(described: Mapping[str, Any]) -> None:

@@ -11,15 +11,10 @@ from time import perf_counter
 
 from linattn_core.errors import expected
 from linattn_models.files import remove_folder
-from linattn_models.training.checkpoint import (
-    MODEL_FILE,
-    read_checkpoint,
-    require_like,
-    write_checkpoint,
-)
+from linattn_models.training.checkpoint import write_checkpoint
 from linattn_models.training.config import ENDING
-from linattn_models.training.processes import share_refusals
-from linattn_models.training.run_folder import RunFolder, require_own_step
+from linattn_models.training.processes import on_main_process, share_refusals
+from linattn_models.training.run_folder import RunFolder, load_weights, read_own_checkpoint
 from linattn_models.training.updater import Updater
 
 
@@ -68,28 +63,26 @@ def save_progress(
         "progress": asdict(progress),
         **updater.get_state(),
     }
-    with share_refusals():  # a disk may be full
-        if updater.accelerator.is_main_process:
-            weights = updater.model.state_dict()
-            write_checkpoint(folder.checkpoint_folder(progress.step), weights, state)
-            for old in folder.checkpoints()[: -updater.config.keep_checkpoints]:
-                remove_folder(old)
+
+    def write() -> None:
+        weights = updater.model.state_dict()
+        write_checkpoint(folder.checkpoint_folder(progress.step), weights, state)
+        for old in folder.checkpoints()[: -updater.config.keep_checkpoints]:
+            remove_folder(old)
+
+    on_main_process(write)
 
 
 def restore_progress(checkpoint: Path, updater: Updater, fingerprint: str) -> Progress:
     """Restores weights, optimizer and random generators; returns the progress."""
     with share_refusals():
-        weights, state = read_checkpoint(checkpoint)
+        weights, state = read_own_checkpoint(checkpoint, fingerprint)
     config = updater.config
-    if state["fingerprint"] != fingerprint:
-        raise ValueError(expected(str(checkpoint), "this run's configuration", "that of another"))
-    require_own_step(checkpoint, state)
     progress = Progress(**state["progress"])
     if progress.step > config.steps:
         wanted = f"at least the {progress.step} that the run of {checkpoint} has made"
         raise ValueError(expected("steps", wanted, config.steps))
-    require_like(weights, updater.model.state_dict(), checkpoint / MODEL_FILE)
-    updater.model.load_state_dict(weights)
+    load_weights(updater.model, weights, checkpoint)
     updater.scatter_weights()
     updater.set_state(state, progress.step)
     if config.schedule in ENDING and state["steps"] != config.steps:

@@ -6,13 +6,14 @@ import sys
 import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
 from linattn_core.errors import expected, quote
-from linattn_models.files import remove_leftovers
+from linattn_models.files import remove_leftovers, replace_file
 from linattn_models.modes import preserve_modes
 from linattn_models.training.allocation import freed_memory_kept
 from linattn_models.training.config import TrainingConfig, fingerprint, require_same_run, run_config
@@ -20,13 +21,14 @@ from linattn_models.training.data import Order, TrainingData
 from linattn_models.training.loop import Evaluate, Loop
 from linattn_models.training.metrics import MetricsLog
 from linattn_models.training.processes import (
+    on_main_process,
     require_same_settings,
     share_refusals,
     start_processes,
 )
 from linattn_models.training.progress import Progress, restore_progress, save_progress
 from linattn_models.training.random_state import seed_all
-from linattn_models.training.run_folder import RunFolder
+from linattn_models.training.run_folder import RunFolder, write_json
 from linattn_models.training.runtime import deterministic_kernels, environment, make_accelerator
 from linattn_models.training.stopping import StopRequest
 from linattn_models.training.updater import Loss, Updater
@@ -59,7 +61,8 @@ def train(
     a run, divided in any way.
 
     Args:
-        model: any module; training starts from its weights, so seed before building it.
+        model: any module with weights in float32 or float64; training starts from them, so seed
+            before building it.
         data: the examples, in an order that depends on `config.seed` and the step.
         loss: (model, batch) -> the mean over the examples of the batch, a scalar tensor. A mean
             over anything of which examples have different numbers, such as symbols, is returned as
@@ -110,9 +113,8 @@ def train(
     given = {"monitor": monitor, "resume": resume, "evaluate": evaluate is not None}
     require_same_settings({**described, **given})
     accelerator = make_accelerator(config)
-    with share_refusals():
-        if accelerator.is_main_process:
-            _require_startable(folder, described, resume)
+    require_startable = partial(_require_startable, folder, described, resume)
+    on_main_process(require_startable)
     updater = Updater(accelerator, model, data, loss, config, order)
     fixed = fingerprint(described)
 
@@ -120,10 +122,8 @@ def train(
         save_progress(folder, updater, progress, fixed)
 
     with ExitStack() as stack:
-        with share_refusals():
-            if accelerator.is_main_process:
-                stack.enter_context(folder.lock())
-                _require_startable(folder, described, resume)  # another run may have ended there
+        on_main_process(lambda: stack.enter_context(folder.lock()))
+        on_main_process(require_startable)  # another run may have ended there
         seed_all(config.seed, 0, accelerator.process_index)
         progress = Progress()
         latest = folder.latest_checkpoint() if resume else None
@@ -141,12 +141,9 @@ def train(
                 stacklevel=2,
             )
         stop = stack.enter_context(StopRequest())
-        log = None
-        with share_refusals():
-            if accelerator.is_main_process:
-                _begin(folder, described, progress)
-                file = folder.metrics_file
-                log = stack.enter_context(MetricsLog(file, progress.step, config.steps))
+        on_main_process(lambda: _begin(folder, described, progress))
+        open_log = partial(MetricsLog, folder.metrics_file, progress.step, config.steps)
+        log = on_main_process(lambda: stack.enter_context(open_log()))
         stack.enter_context(preserve_modes(updater.trained))
         stack.enter_context(deterministic_kernels(accelerator.device))
         stack.enter_context(freed_memory_kept(accelerator.device))
@@ -154,10 +151,10 @@ def train(
         Loop(updater, evaluate, save, progress, log, followed).run(stop)
         updater.gather_weights()
         model.to(accelerator.device)
-        with share_refusals():
-            if accelerator.is_main_process:
-                own = _summarize(folder, updater, progress)
-                folder.write_summary({**{name: described[name] for name in describe}, **own})
+        of_app = {name: described[name] for name in describe}
+        on_main_process(
+            lambda: folder.write_summary(of_app | _summarize(folder, updater, progress))
+        )
     if stop.requested:
         raise KeyboardInterrupt("stopped after the last step; the run is complete")
     return folder.summary()
@@ -202,10 +199,10 @@ def _has_ended(folder: RunFolder, step: int) -> bool:
 def _begin(folder: RunFolder, described: dict[str, Any], progress: Progress) -> None:
     if folder.holds_run() and not progress.step:
         print(f"{folder.path} has no checkpoint yet: starting from the beginning", file=sys.stderr)
-    folder.first_lines(progress.metrics_lines)  # refuses a damaged file before anything changes
+    lines = folder.first_lines(progress.metrics_lines)  # a killed run may have written more
     folder.summary_file.unlink(missing_ok=True)  # that of fewer steps
-    folder.write_config(described)
-    folder.cut_metrics(progress.metrics_lines)
+    write_json(folder.config_file, described)
+    replace_file(folder.metrics_file, b"".join(line + b"\n" for line in lines))
     for place in (folder.path, folder.checkpoints_folder):
         remove_leftovers(place)
 

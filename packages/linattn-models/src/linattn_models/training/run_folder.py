@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ValidationError
-from torch import nn
+from torch import Tensor, nn
 
-from linattn_core.errors import expected, quote
+from linattn_core.errors import expected
 from linattn_models.files import replace_file
-from linattn_models.training.checkpoint import MODEL_FILE, read_checkpoint, require_like
-from linattn_models.training.config import fingerprint
+from linattn_models.training.checkpoint import MODEL_FILE, Checkpoint, read_checkpoint, require_like
+from linattn_models.training.config import fingerprint, first_fault
 from linattn_models.validation import json_object
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -125,18 +125,12 @@ class RunFolder:
         if folder is None:
             raise ValueError(expected(str(self.path), "a checkpoint", "none", "train there first"))
         config = self.config()
-        weights, state = read_checkpoint(folder)
-        if state["fingerprint"] != fingerprint(config):
-            wanted = f"the configuration in {self.config_file}"
-            advice = "restore the one or the other"
-            raise ValueError(expected(str(folder), wanted, "another one", advice))
-        require_own_step(folder, state)
+        weights, _ = read_own_checkpoint(folder, fingerprint(config))
         try:
             model = build(config["model"])
         except ValueError as error:
             raise ValueError(f"{self.config_file} describes no model: {error}") from None
-        require_like(weights, model.state_dict(), folder / MODEL_FILE)
-        model.load_state_dict(weights)
+        load_weights(model, weights, folder)
         return model, _checkpoint_step(folder)
 
     @contextmanager
@@ -163,19 +157,9 @@ class RunFolder:
             holder.unlink(missing_ok=True)
             lock.release()
 
-    def write_config(self, config: dict[str, Any]) -> None:
-        """Writes `config` to `config.json`."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_json(self.config_file, config)
-
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Writes `summary` to `summary.json`."""
         write_json(self.summary_file, summary)
-
-    def cut_metrics(self, lines: int) -> None:
-        """Cuts `metrics.jsonl` to its first `lines` lines; a killed run may have written more."""
-        first_lines = self.first_lines(lines)
-        replace_file(self.metrics_file, b"".join(line + b"\n" for line in first_lines))
 
     def first_lines(self, lines: int) -> list[bytes]:
         """The first lines of `metrics.jsonl`.
@@ -214,14 +198,25 @@ def write_json(path: Path, value: object, *, compact: bool = False) -> None:
     replace_file(path, (json.dumps(value, allow_nan=False, **layout) + "\n").encode())
 
 
-def require_own_step(folder: Path, state: Mapping[str, Any]) -> None:
-    """Refuses a checkpoint that was written at another step than its folder's name says."""
-    wanted, step = _checkpoint_step(folder), state["progress"]["step"]
-    if step != wanted:
+def read_own_checkpoint(folder: Path, of_run: str) -> Checkpoint:
+    """A checkpoint of a run with this fingerprint, at the step that its folder's name says."""
+    checkpoint = read_checkpoint(folder)
+    if checkpoint.state["fingerprint"] != of_run:
+        wanted = f"the configuration in {folder.parent.parent / 'config.json'}"
+        advice = "restore the one or the other"
+        raise ValueError(expected(str(folder), wanted, "another one", advice))
+    named, step = _checkpoint_step(folder), checkpoint.state["progress"]["step"]
+    if step != named:
+        wanted, got = f"the checkpoint of step {named}", f"that of {step}"
         advice = "restore that folder, or remove it to go back to the checkpoint before it"
-        raise ValueError(
-            expected(str(folder), f"the checkpoint of step {wanted}", f"that of {step}", advice)
-        )
+        raise ValueError(expected(str(folder), wanted, got, advice))
+    return checkpoint
+
+
+def load_weights(model: nn.Module, weights: Mapping[str, Tensor], folder: Path) -> None:
+    """Puts the weights of a checkpoint into the model whose they are."""
+    require_like(weights, model.state_dict(), folder / MODEL_FILE)
+    model.load_state_dict(weights)
 
 
 def _checkpoint_step(folder: Path) -> int:
@@ -241,7 +236,6 @@ def _parse(content: bytes, kind: type[BaseModel], where: str) -> dict[str, Any]:
     try:
         kind.model_validate(value)
     except ValidationError as error:
-        fault = error.errors()[0]
-        got = ": ".join([*map(str, fault["loc"]), fault["msg"]])
-        raise ValueError(expected(where, "JSON of a run", quote(got))) from error
+        name, wanted, got = first_fault(error)
+        raise ValueError(expected(f"{where}, {name}", wanted, got)) from error
     return value

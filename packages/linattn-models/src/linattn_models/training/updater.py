@@ -13,7 +13,7 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object, send_to_device
 from torch import Tensor, nn
 
-from linattn_core.errors import expected
+from linattn_core.errors import expected, quote
 from linattn_models.training.config import TrainingConfig
 from linattn_models.training.data import ExampleOrder, Order, TrainingData
 from linattn_models.training.division import (
@@ -75,8 +75,7 @@ class Updater:
             self.model.to("cpu")  # the device holds its own part alone
         named = self.trained.named_parameters()
         self.parameters = {name: p for name, p in named if p.requires_grad}
-        if not self.parameters:
-            raise ValueError(expected("model", "a parameter that requires a gradient", "none"))
+        _require_trainable(self.parameters)
         self.optimizer = build_optimizer(config, self.parameters)
         self._module = accelerator.prepare_model(module, evaluation_mode=self._shards)
         self._stepper = accelerator.prepare_optimizer(self.optimizer)
@@ -235,6 +234,17 @@ class Updater:
         index = self.accelerator.process_index // self.config.context_parallel
         passes = self.config.gradient_accumulation_steps
         return list(indices.tensor_split(sharing * passes))[index * passes : (index + 1) * passes]
+
+
+def _require_trainable(parameters: Mapping[str, nn.Parameter]) -> None:
+    """Refuses a model without parameters, and weights in which an update is lost by rounding."""
+    if not parameters:
+        raise ValueError(expected("model", "a parameter that requires a gradient", "none"))
+    for name, parameter in parameters.items():
+        if parameter.dtype.itemsize < torch.float32.itemsize:
+            got = f"{quote(name)} in {parameter.dtype}"
+            advice = "convert it by model.float(); mixed_precision computes in 16 bits"
+            raise ValueError(expected("model", "weights in float32 or float64", got, advice))
 
 
 def build_optimizer(
