@@ -251,6 +251,26 @@ def test_transfer_brings_each_layer_nearer_to_its_softmax(kind: str, window_size
     assert model.training
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_weights_in_16_bits_learn_as_in_float32(dtype: torch.dtype) -> None:
+    losses = []
+    for model in (converted("llama").to(dtype), converted("llama").to(dtype).float()):
+        losses.append(transfer_attention(model, batches(2) * 15, learning_rate=5e-2))
+        assert all(x.isfinite().all() for x in model.parameters())
+    half, single = torch.tensor(losses)
+    torch.testing.assert_close(half, single, rtol=0.1, atol=0.0)
+
+
+def test_an_error_that_is_not_finite_stops_before_the_weights_change() -> None:
+    model = converted("llama")
+    with torch.no_grad():
+        tiny.layers(model)[0].attention.v_proj.weight[0, 0] = torch.inf
+    before = {name: x.clone() for name, x in model.named_parameters()}
+    with pytest.raises(ValueError, match=r"the error of step 1: expected a number, got nan"):
+        transfer_attention(model, batches(1))
+    assert all(torch.equal(x, before[name]) for name, x in model.named_parameters())
+
+
 def test_the_error_is_that_of_the_definition() -> None:
     model = converted("llama")
     (layer, _) = tiny.layers(model)

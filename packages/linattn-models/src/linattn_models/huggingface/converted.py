@@ -228,6 +228,7 @@ def _compute_converted(
 
 def _relative_error(out: Tensor, wanted: Tensor, mask: Tensor | None) -> Tensor:
     """sum (out - wanted)^2 / sum wanted^2, over all positions except padding."""
+    out, wanted = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (out, wanted))
     real = 1 if mask is None else mask.transpose(2, 3)  # (B, 1, N, 1)
     return ((out - wanted).square() * real).sum() / (wanted.square() * real).sum()
 

@@ -15,6 +15,9 @@ from linattn_models.huggingface.converted import ConvertedAttention
 from linattn_models.modes import evaluating
 
 
+_SCALE = 2.0**10  # of the error, so that its gradients in float16 are not rounded to 0
+
+
 def transfer_attention(
     model: nn.Module,
     batches: Iterable[Tensor | Mapping[str, Tensor]],
@@ -29,7 +32,8 @@ def transfer_attention(
         error = sum (converted - softmax)^2 / sum softmax^2
 
     over the outputs of the heads. The model's other weights stay. During the training dropout is
-    off; afterwards training modes and `requires_grad` are as before.
+    off; afterwards training modes and `requires_grad` are as before. Of weights in 16 bits, Adam
+    updates copies in float32, because rounding would lose its updates.
 
     Args:
         model: a model from `convert`.
@@ -42,7 +46,7 @@ def transfer_attention(
     Raises:
         ValueError, TypeError: a model that was not converted; no batches, or one that is neither a
             tensor (B, N) nor a mapping, or no longer than the window; a learning rate that is not
-            a positive number.
+            a positive number; an error that is not finite, before the weights change.
 
     Cost per step: a forward pass of the model without its head, O(N^2) time per layer for softmax,
     and the backward pass of the feature maps.
@@ -60,20 +64,37 @@ def transfer_attention(
         raise TypeError(expected("batches", "an iterable of batches", quote(batches)))
     _check_learning_rate(learning_rate)
     weights = [weight for layer in layers for weight in layer.new_parameters()]
-    optimizer = torch.optim.Adam(weights, learning_rate)
-    errors = []
+    precise = [_as_precise(weight) for weight in weights]
+    optimizer = torch.optim.Adam(precise, learning_rate)
+    errors: list[float] = []
     with _training_only(model, weights), _teaching(layers), torch.enable_grad():
         for batch in batches:
             cast(Any, model).base_model(**_inputs(batch))
             error = torch.stack([cast(Tensor, layer.error) for layer in layers]).mean()
             _check_longer_than_the_window(error, layers[0].window_size)
-            optimizer.zero_grad()
-            error.backward()
+            _check_finite(error, step=len(errors) + 1)
+            gradients = torch.autograd.grad(error * _SCALE, weights, allow_unused=True)
+            for copy, gradient in zip(precise, gradients, strict=True):
+                copy.grad = None if gradient is None else gradient.to(copy.dtype) / _SCALE
             optimizer.step()
+            with torch.no_grad():
+                for weight, copy in zip(weights, precise, strict=True):
+                    weight.copy_(copy)
             errors.append(error.item())
     if not errors:
         raise ValueError(expected("batches", "one for each step", "none"))
     return errors
+
+
+def _as_precise(weight: nn.Parameter) -> Tensor:
+    """The weight, or a copy in float32 if it has fewer bits."""
+    return weight.detach().to(torch.promote_types(weight.dtype, torch.float32))
+
+
+def _check_finite(error: Tensor, step: int) -> None:
+    if not error.isfinite():
+        advice = "try a smaller learning_rate, or convert the model in float32"
+        raise ValueError(expected(f"the error of step {step}", "a number", error.item(), advice))
 
 
 def _check_longer_than_the_window(error: Tensor, size: int) -> None:
