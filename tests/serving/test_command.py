@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import httpx2
@@ -42,32 +46,64 @@ def test_a_saved_model_is_compiled(tmp_path: Path) -> None:
 def test_wrong_flags_are_refused(tmp_path: Path, flags: dict[str, Any], name: str) -> None:
     save(make_model(), tmp_path / "tiny")
     with pytest.raises(ValueError, match=f"^{name}: expected"):
-        main(Flags(tmp_path / "tiny", **flags))
+        main(Flags(tmp_path / "tiny", **{"port": 0, **flags}))
 
 
 @pytest.mark.slow
 def test_an_interrupt_ends_the_server_beside_a_client_that_reads(tmp_path: Path) -> None:
     save(make_model(1_000_000), tmp_path / "tiny")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    command = [sys.executable, "-m", "linattn_models.serving", str(tmp_path / "tiny")]
-    server = subprocess.Popen([*command, "--port", str(port)])
-    try:
-        while True:
-            try:
-                httpx2.get(f"http://127.0.0.1:{port}/health")
-                break
-            except httpx2.ConnectError:
-                assert server.poll() is None
-                time.sleep(0.1)
+    with running(tmp_path / "tiny", subprocess.DEVNULL) as (server, address):
         body = {"prompt": "abc", "max_tokens": 900_000, "stream": True}
-        url = f"http://127.0.0.1:{port}/v1/completions"
+        url = f"{address}/v1/completions"
         with httpx2.stream("POST", url, json=body, timeout=60) as events:
             next(events.iter_lines())
             server.send_signal(signal.SIGINT)
             server.wait(120)
+
+
+@contextmanager
+def running(folder: Path, errors: int, *flags: str) -> Iterator[tuple[Any, str]]:
+    """A server in a process of its own at a free port, and the address that it prints."""
+    command = [sys.executable, "-m", "linattn_models.serving", str(folder), "--port", "0"]
+    server = subprocess.Popen([*command, *flags], stdout=PIPE, stderr=errors, text=True)
+    try:
+        address = server.stdout.readline().strip() if server.stdout else ""
+        while True:
+            try:
+                httpx2.get(f"{address}/health")
+                break
+            except httpx2.ConnectError:
+                assert server.poll() is None
+                time.sleep(0.1)
+        yield server, address
     finally:
         server.kill()
+        server.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("level", "lines"), [("info", 1), ("warning", 0)])
+def test_the_real_address_is_printed_and_answers_are_logged(
+    tmp_path: Path, level: str, lines: int
+) -> None:
+    save(make_model(), tmp_path / "tiny")
+    flags = ("--host", "::1", "--log-level", level)
+    with running(tmp_path / "tiny", PIPE, *flags) as (server, address):
+        assert re.fullmatch(r"http://\[::1\]:[1-9]\d+", address)
+        body = {"prompt": "abc", "max_tokens": 2}
+        assert httpx2.post(f"{address}/v1/completions", json=body, timeout=60).is_success
+        server.send_signal(signal.SIGINT)
+        _, errors = server.communicate(timeout=120)
+    assert errors.count('"POST /v1/completions HTTP/1.1" 200') == lines
+
+
+def test_a_port_that_is_used_is_refused_before_the_model_is_read(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(OSError, match=rf"^127.0.0.1, port {port}: expected a free port"):
+            main(Flags(tmp_path / "none", port=port))
+    with pytest.raises(OSError, match=r"^nowhere\.invalid, port 0: expected"):
+        main(Flags(tmp_path / "none", host="nowhere.invalid", port=0))
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:

@@ -5,7 +5,10 @@ The model answers POST /v1/completions, in OpenAI's format; see `linattn_models.
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import dataclasses
+import socket
 import sys
 from pathlib import Path
 from typing import Literal
@@ -36,7 +39,7 @@ class Flags:
     host: str = "127.0.0.1"
     """The address to listen at."""
     port: int = 8000
-    """The port to listen at."""
+    """The port to listen at; 0: a free one."""
     max_num_seqs: int = 64
     """Sequences that are stepped together."""
     max_num_batched_tokens: int | None = None
@@ -47,12 +50,20 @@ class Flags:
     """What steps: the model itself, a compiled decoder, or that where it can be compiled."""
     weights: Literal["float32", "bfloat16", "int8"] = "float32"
     """The dtype of a compiled decoder's matrices; others than float32 need one."""
+    log_level: Literal["error", "warning", "info"] = "info"
+    """What stderr shows; info: a line for each answer, too."""
 
 
 def main(flags: Flags) -> None:
     """Serves until it is interrupted."""
     if not 0 <= flags.port < 1 << 16:
         raise ValueError(expected("--port", "a number in 0..65535", flags.port))
+    with bind(flags.host, flags.port) as listener:
+        serve(flags, listener)
+
+
+def serve(flags: Flags, listener: socket.socket) -> None:
+    """Serves the model at a socket that is bound."""
     tokens = flags.max_num_batched_tokens
     if tokens is None:
         tokens = flags.max_num_seqs + CHUNK
@@ -61,14 +72,41 @@ def main(flags: Flags) -> None:
     )
     name = flags.model.resolve().name if flags.name is None else flags.name
     app = create_app(batch, flags.queue, name=name)
-    print(f"http://{flags.host}:{flags.port}", flush=True)
-    uvicorn.run(
+    logging = copy.deepcopy(uvicorn.config.LOGGING_CONFIG)
+    logging["handlers"]["access"]["stream"] = "ext://sys.stderr"  # stdout has the address alone
+    config = uvicorn.Config(
         app,
-        host=flags.host,
-        port=flags.port,
-        log_level="warning",
+        log_config=logging,
+        log_level=flags.log_level,
         timeout_graceful_shutdown=PATIENCE,
     )
+    print(address_of(listener), flush=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run([listener])
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket of IPv4 or IPv6 at an address; it refuses connections until the model is loaded."""
+    listener = None
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        if listener is not None:
+            listener.close()
+        wanted = "a free port of an address of this machine"
+        advice = "choose another --port (0: any that is free) or --host"
+        got = error.strerror or error
+        raise OSError(expected(f"{host}, port {port}", wanted, got, advice)) from None
+    return listener
+
+
+def address_of(listener: socket.socket) -> str:
+    """The URL of a bound socket."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def make_decoder(flags: Flags) -> CompiledDecoder | AutoregressiveTransformer:
