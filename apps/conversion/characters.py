@@ -13,6 +13,7 @@ go results.json, table.md and the converted model, which load_converted loads.
 from __future__ import annotations
 
 if __name__ == "__main__":
+    import converting  # noqa: F401 - stops without linattn-lab
     import linattn_lab.startup
     import linattn_lab.threads  # noqa: F401
 

@@ -10,6 +10,7 @@ attention. A comparison that was stopped continues with the same command and --r
 from __future__ import annotations
 
 if __name__ == "__main__":
+    import copying  # noqa: F401 - stops without linattn-lab
     import linattn_lab.startup
     import linattn_lab.threads  # noqa: F401
 

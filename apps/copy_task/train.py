@@ -12,6 +12,7 @@ command and --resume.
 from __future__ import annotations
 
 if __name__ == "__main__":
+    import copying  # noqa: F401 - stops without linattn-lab
     import linattn_lab.startup
     import linattn_lab.threads  # noqa: F401
 

@@ -20,6 +20,7 @@ after equal updates are read from the curves, of the validation images.
 from __future__ import annotations
 
 if __name__ == "__main__":
+    import pixels  # noqa: F401, I001 - stops without linattn-lab
     import linattn_lab.startup
     import linattn_lab.threads  # noqa: F401
 

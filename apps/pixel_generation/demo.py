@@ -14,6 +14,7 @@ numbers as figures.json, and a run folder for each model. Running the demo again
 from __future__ import annotations
 
 if __name__ == "__main__":
+    import pixels  # noqa: F401, I001 - stops without linattn-lab
     import linattn_lab.startup
     import linattn_lab.threads  # noqa: F401
 

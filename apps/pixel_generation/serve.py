@@ -10,6 +10,7 @@ Needs the extra [serving] of linattn-models.
 from __future__ import annotations
 
 if __name__ == "__main__":
+    import pixels  # noqa: F401, I001 - stops without linattn-lab
     import linattn_lab.startup
     import linattn_lab.threads  # noqa: F401
 

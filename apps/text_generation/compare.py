@@ -10,6 +10,7 @@ attention and seed. A comparison that was stopped continues with the same comman
 from __future__ import annotations
 
 if __name__ == "__main__":
+    import language  # noqa: F401 - stops without linattn-lab
     import linattn_lab.startup
     import linattn_lab.threads  # noqa: F401
 

@@ -9,6 +9,7 @@ The prompt is printed, then the text as it is drawn; Ctrl-C ends it.
 from __future__ import annotations
 
 if __name__ == "__main__":
+    import language  # noqa: F401 - stops without linattn-lab
     import linattn_lab.startup
     import linattn_lab.threads  # noqa: F401
 

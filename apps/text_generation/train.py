@@ -12,6 +12,7 @@ command and --resume. generate.py writes text with it.
 from __future__ import annotations
 
 if __name__ == "__main__":
+    import language  # noqa: F401 - stops without linattn-lab
     import linattn_lab.startup
     import linattn_lab.threads  # noqa: F401
 

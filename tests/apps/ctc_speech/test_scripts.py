@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,8 +18,8 @@ from speech.decoding import Decoding, Search
 from speech.error_rate import count_errors
 from speech.models import load_run
 from speech.transcription import transcribe
-from tests.apps.app_scripts import APPS, Script
-from tests.apps.ctc_speech.conftest import APP, other_text, smoke_flags, tone
+from tests.apps.app_scripts import Script
+from tests.apps.ctc_speech.conftest import other_text, smoke_flags, tone
 from tests.training.toy import logged
 
 
@@ -189,17 +187,6 @@ def test_a_long_recording_has_the_phones_of_a_search_at_once(
     assert len(parts) == 2 and parts[0].phones == whole.phones
     assert parts[0].log_probability == pytest.approx(whole.log_probability, rel=0.1)
     assert parts[0].score == parts[0].log_probability
-
-
-@pytest.mark.parametrize("path", sorted((APPS / APP).glob("[a-z]*.py")), ids=lambda x: x.stem)
-def test_without_linattn_lab_a_script_says_what_to_install(path: Path) -> None:
-    command = [sys.executable, "-E", "-S", str(path)]  # which sees no installed package
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and not done.stdout
-    assert done.stderr == (
-        f"{path}: expected the package linattn_lab, got none installed; "
-        f"{path.with_name('README.md')} says how to install it.\n"
-    )
 
 
 def test_several_processes_are_refused_before_any_work(
