@@ -312,6 +312,12 @@ def test_tables_that_cannot_be_right_are_refused(table: Any) -> None:
         CharacterTokenizer(table)
 
 
+@tokenizers_of_both_kinds
+def test_a_text_that_is_no_unicode_is_refused(make: Callable[[], Any]) -> None:
+    with pytest.raises(ValueError, match=r"^text: expected .*, got .*ud800"):
+        encode_text(make(), "a\ud800")
+
+
 @pytest.mark.parametrize(
     ("call", "name"),
     [

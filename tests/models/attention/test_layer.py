@@ -180,11 +180,21 @@ def test_refuses_sizes_and_names_that_cannot_be_right(fields: dict[str, Any], na
         layer(**fields)
 
 
+def nested(x: Tensor, kind: torch.layout) -> Tensor:
+    return torch.nested.nested_tensor([x[0], x[1, :3]], layout=kind)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 @pytest.mark.parametrize(
     ("call", "error", "named"),
     [
         (lambda a, x: a(x[..., :7]), ValueError, "query"),
         (lambda a, x: a(x, x[0]), ValueError, "key"),
+        *[
+            (lambda a, x, kind=kind: a(nested(x, kind)), TypeError, "query: .* a nested tensor")
+            for kind in (torch.strided, torch.jagged)
+        ],
+        (lambda a, x: a(x, nested(x, torch.strided)), TypeError, "key: .* a nested tensor"),
         (lambda a, x: a(x, value=x), ValueError, "value"),
         (lambda a, x: a(x, x[:, :3], is_causal=True), ValueError, "queries"),
         (lambda a, x: a(x, attn_mask=torch.zeros(5, 5)), TypeError, "attn_mask"),

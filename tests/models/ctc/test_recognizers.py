@@ -240,7 +240,7 @@ def test_transformers_that_cannot_be_are_refused(fields: dict[str, Any], named: 
 
 
 def test_the_transformer_is_a_configuration() -> None:
-    with pytest.raises(ValueError, match="transformer"):
+    with pytest.raises(TypeError, match="transformer"):
         dataclasses.replace(tiny_config(), transformer=None)
 
 

@@ -81,6 +81,12 @@ def encode_text(tokenizer: Any, text: str) -> list[int]:
     """The tokens of a text, without special tokens around them."""
     if isinstance(tokenizer, CharacterTokenizer):
         return tokenizer.encode(text)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        got = f"{quote(text[error.start])} at place {error.start}"
+        advice = "half of a surrogate pair stands alone"
+        raise ValueError(expected("text", "Unicode", got, advice)) from None
     tokens: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
     return tokens
 

@@ -163,8 +163,7 @@ def lengths_within(
     """
     integers(name, lengths)
     if lengths.shape != (batch,):
-        shape = f"shape ({batch},), one number a row"
-        raise ValueError(expected(name, shape, tuple(lengths.shape)))
+        raise wrong_shape(name, f"({batch},), one number a row", lengths)
     if not can_be_read(lengths):
         return shortest, longest
     if batch == 0:
@@ -184,16 +183,24 @@ def no_dropout(training: bool, dropout: float) -> None:
         raise ValueError(expected("the model", "evaluation mode", got, "call model.eval() first"))
 
 
+def wrong_shape(name: str, wanted: str, x: Tensor) -> ValueError | TypeError:
+    """The error about a tensor of another shape; a nested tensor may have none."""
+    if x.is_nested:
+        advice = "pad it and pass the lengths"
+        return TypeError(expected(name, "a dense tensor", "a nested tensor", advice))
+    return ValueError(expected(name, f"shape {wanted}", tuple(x.shape)))
+
+
 def check_vectors(x: Tensor, embed_dim: int) -> None:
     """Refuses anything but one vector per row, (B, E)."""
-    if x.ndim != 2 or x.shape[1] != embed_dim:
-        raise ValueError(expected("x of a step", f"shape (batch, {embed_dim})", tuple(x.shape)))
+    if x.is_nested or x.ndim != 2 or x.shape[1] != embed_dim:
+        raise wrong_shape("x of a step", f"(batch, {embed_dim})", x)
 
 
-def check_vector_sequences(x: Tensor, embed_dim: int) -> None:
+def check_vector_sequences(x: Tensor, embed_dim: int, name: str = "x") -> None:
     """Refuses anything but (B, N, E)."""
-    if x.ndim != 3 or x.shape[2] != embed_dim:
-        raise ValueError(expected("x", f"shape (batch, length, {embed_dim})", tuple(x.shape)))
+    if x.is_nested or x.ndim != 3 or x.shape[2] != embed_dim:
+        raise wrong_shape(name, f"(batch, length, {embed_dim})", x)
 
 
 def key_mask_of(mask: Tensor, x: Tensor) -> Tensor:

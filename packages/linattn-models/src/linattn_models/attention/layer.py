@@ -23,7 +23,7 @@ from linattn_models.attention.projections import join_heads, resolve_kv_heads, s
 from linattn_models.description import is_plain
 from linattn_models.initialization import spread_queries_and_keys
 from linattn_models.precision import device_of, dtype_of
-from linattn_models.validation import at_least, check_vectors, in_range
+from linattn_models.validation import at_least, check_vector_sequences, check_vectors, in_range
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -202,9 +202,8 @@ class LinearAttention(nn.Module):
             advice = "pass both, or the query alone for self-attention"
             raise ValueError(expected("value", "a key beside it", "none", advice))
         for name, x in (("query", query), ("key", key), ("value", value)):
-            if x is not None and (x.ndim != 3 or x.shape[2] != self.embed_dim):
-                shape = f"shape (batch, length, {self.embed_dim})"
-                raise ValueError(expected(name, shape, tuple(x.shape)))
+            if x is not None:
+                check_vector_sequences(x, self.embed_dim, name)
         if (key is None or key is query) and (value is None or value is query):
             return self._project_all(query)
         key = query if key is None else key

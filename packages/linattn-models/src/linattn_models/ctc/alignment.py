@@ -12,7 +12,7 @@ from torch import Tensor
 
 from linattn_core.errors import expected, quote
 from linattn_models.packing import past_lengths
-from linattn_models.validation import int_list, lengths_within
+from linattn_models.validation import int_list, lengths_within, wrong_shape
 
 BLANK = 0
 Floats = NDArray[np.float64]
@@ -174,5 +174,5 @@ def ctc_greedy(log_probabilities: Tensor, lengths: Tensor | None = None) -> list
 def check_classes(log_probabilities: Tensor) -> None:
     """Refuses anything but (B, T, C) with the blank and at least one phone."""
     if log_probabilities.ndim != 3 or log_probabilities.shape[2] < 2:
-        wanted = "shape (batch, frames, classes) with the blank and at least one phone"
-        raise ValueError(expected("log_probabilities", wanted, tuple(log_probabilities.shape)))
+        wanted = "(batch, frames, classes) with the blank and at least one phone"
+        raise wrong_shape("log_probabilities", wanted, log_probabilities)

@@ -15,6 +15,7 @@ from linattn_models.validation import (
     fields_at_least,
     from_fields,
     in_range,
+    instance,
     one_of,
 )
 
@@ -122,9 +123,7 @@ class CTCTransformerConfig:
 
     def __post_init__(self) -> None:
         _check_front(self)
-        if not isinstance(self.transformer, TransformerConfig):
-            wanted = "a TransformerConfig"
-            raise ValueError(expected("transformer", wanted, quote(self.transformer)))
+        instance("transformer", self.transformer, TransformerConfig)
         one_of("positions", self.positions, POSITIONS)
         if self.transformer.is_causal:
             _check_streaming(self.transformer, self.positions)

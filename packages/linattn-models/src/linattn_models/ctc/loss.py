@@ -9,7 +9,7 @@ from torch import Tensor
 from linattn_core.errors import expected
 from linattn_core.values import can_be_read
 from linattn_models.ctc.alignment import BLANK, check_classes
-from linattn_models.validation import integers, lengths_within
+from linattn_models.validation import integers, lengths_within, wrong_shape
 
 
 def ctc_loss(
@@ -83,8 +83,7 @@ def ctc_frames_needed(targets: Tensor, target_lengths: Tensor) -> Tensor:
 def _check_targets(targets: Tensor, target_lengths: Tensor, batch: int, classes: int) -> None:
     integers("targets", targets)
     if targets.ndim != 2 or targets.shape[0] != batch:
-        wanted = f"shape ({batch}, phones), a row for each of frames"
-        raise ValueError(expected("targets", wanted, tuple(targets.shape)))
+        raise wrong_shape("targets", f"({batch}, phones), a row for each of frames", targets)
     lengths_within("target_lengths", target_lengths, batch, targets.shape[1])
     if not (can_be_read(targets) and can_be_read(target_lengths)):
         return

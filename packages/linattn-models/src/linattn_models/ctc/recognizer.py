@@ -15,7 +15,14 @@ from linattn_models.ctc.front import Subsampling
 from linattn_models.ctc.loss import ctc_loss
 from linattn_models.packing import past_lengths
 from linattn_models.precision import dtype_of
-from linattn_models.validation import at_least, exact_keys, instance, lengths_within, no_dropout
+from linattn_models.validation import (
+    at_least,
+    exact_keys,
+    instance,
+    lengths_within,
+    no_dropout,
+    wrong_shape,
+)
 
 
 class Recognizer(nn.Module):
@@ -173,11 +180,10 @@ class Recognizer(nn.Module):
 
 def check_frames(frames: Tensor, num_features: int, dtype: torch.dtype) -> None:
     """Refuses frames that are not (B, T, F) in the dtype of the weights, or are empty."""
-    if not isinstance(frames, Tensor):
-        raise TypeError(expected("frames", "a tensor", f"a {type(frames).__name__}"))
-    if frames.ndim != 3 or 0 in frames.shape or frames.shape[2] != num_features:
-        wanted = f"shape (batch, frames, {num_features}) with at least one row and one frame"
-        raise ValueError(expected("frames", wanted, tuple(frames.shape)))
+    instance("frames", frames, Tensor)
+    if frames.is_nested or frames.ndim != 3 or 0 in frames.shape or frames.shape[2] != num_features:
+        wanted = f"(batch, frames, {num_features}) with at least one row and one frame"
+        raise wrong_shape("frames", wanted, frames)
     if frames.dtype != dtype:
         advice = "convert them by .to()"
         raise TypeError(expected("frames", f"{dtype}, as the weights", frames.dtype, advice))

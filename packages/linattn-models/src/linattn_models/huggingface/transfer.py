@@ -14,7 +14,6 @@ from linattn_core.errors import expected, quote
 from linattn_models.huggingface.converted import ConvertedAttention
 from linattn_models.modes import evaluating
 
-
 _SCALE = 2.0**10  # of the error, so that its gradients in float16 are not rounded to 0
 
 
