@@ -42,6 +42,7 @@ from linattn_models.huggingface import (
     register,
     transfer_attention,
 )
+from linattn_models.huggingface.cache import CACHE
 from linattn_models.huggingface.converted import softmax_attention
 from linattn_models.huggingface.interface import Call
 from tests.models.huggingface import tiny
@@ -121,7 +122,7 @@ def test_the_state_does_not_grow_and_tokens_may_come_in_pieces(kind: str, window
     tokens = tiny.tokens(2, 20)
     pieces, sizes = [], []
     for piece in tokens.split([1, 1, 4, 1, 9, 1, 3], dim=1):
-        pieces.append(model(piece, past_key_values=cache, use_cache=True).logits)
+        pieces.append(model(piece, **{CACHE: cache}, use_cache=True).logits)
         sizes.append([layer.state.nbytes for layer in cache.layers])
         # Of the memory behind the tensors, which views may share with larger ones.
         tensors = [tree_leaves(layer.state) for layer in cache.layers]
@@ -347,10 +348,10 @@ def test_no_token_continues_a_row_that_ended_in_padding(kind: str, window_size: 
     model, right = converted(kind, window_size), tiny.padded(ROWS, "right")
     ids, mask = right["input_ids"], right["attention_mask"]
 
-    cache = model(ids, attention_mask=mask, use_cache=True).past_key_values  # logits are right
+    cache = model(ids, attention_mask=mask, use_cache=True)[CACHE]  # logits are right
     with pytest.raises(ValueError, match="row 1"):
         model(
-            torch.ones(3, 1, dtype=torch.int64), past_key_values=cache,
+            torch.ones(3, 1, dtype=torch.int64), **{CACHE: cache},
             attention_mask=torch.cat([mask, mask[:, :1]], 1),
         )  # fmt: skip
 
@@ -404,7 +405,7 @@ def test_left_padding_may_fill_whole_pieces(kind: str, window_size: int) -> None
     pieces = [
         model(
             batch["input_ids"][:, start:end], attention_mask=batch["attention_mask"][:, :end],
-            position_ids=batch["position_ids"][:, start:end], past_key_values=cache,
+            position_ids=batch["position_ids"][:, start:end], **{CACHE: cache},
         ).logits
         for start, end in ((0, 2), (2, 3), (3, 7))
     ]  # fmt: skip
@@ -416,14 +417,14 @@ def test_left_padding_may_fill_whole_pieces(kind: str, window_size: int) -> None
 def test_rows_that_ended_in_padding_follow_their_states() -> None:
     right = tiny.padded(ROWS, "right")
     model, ids = converted("llama"), right["input_ids"]
-    cache = model(ids, attention_mask=right["attention_mask"], use_cache=True).past_key_values
+    cache = model(ids, attention_mask=right["attention_mask"], use_cache=True)[CACHE]
 
     cache.batch_select_indices(torch.tensor([0, 0]))  # the row that needed no padding
 
-    again = model(ids[:1], use_cache=True).past_key_values
+    again = model(ids[:1], use_cache=True)[CACHE]
     token = torch.tensor([[3]])
-    got = model(token.expand(2, 1), past_key_values=cache).logits
-    torch.testing.assert_close(got[1], model(token, past_key_values=again).logits[0])
+    got = model(token.expand(2, 1), **{CACHE: cache}).logits
+    torch.testing.assert_close(got[1], model(token, **{CACHE: again}).logits[0])
     cache.reset()
     assert all(layer.state is None and layer.ready is None for layer in cache.layers)
 
@@ -440,7 +441,7 @@ def test_a_registered_model_keeps_what_it_learned(kind: str, decay: Any, tmp_pat
     for each in (model, load_converted(tmp_path, dtype=torch.float64)):
         for pieces in (ids.split(4, 1), ids.split(1, 1)):
             cache = DynamicCache()
-            logits = [each(piece, past_key_values=cache).logits for piece in pieces]
+            logits = [each(piece, **{CACHE: cache}).logits for piece in pieces]
             torch.testing.assert_close(torch.cat(logits, 1), wanted)
 
 
@@ -628,9 +629,9 @@ class TestRefusals:
 
     def test_a_state_of_another_model(self) -> None:
         ids = tiny.tokens(1, 3)
-        cache = converted("llama")(ids).past_key_values
+        cache = converted("llama")(ids)[CACHE]
         with pytest.raises(ValueError, match="initial_state"):
-            converted("gpt2")(ids, past_key_values=cache)
+            converted("gpt2")(ids, **{CACHE: cache})
 
     def test_a_state_of_a_whole_model_and_the_other_way(self) -> None:
         ids = tiny.tokens(1, 3)
@@ -638,9 +639,9 @@ class TestRefusals:
         whole = LinattnForCausalLM(LinattnConfig(shape, tiny.VOCABULARY, 16)).eval()
         model = converted("gpt2")
         with pytest.raises(ValueError, match="state"):
-            model(ids, past_key_values=whole(ids).past_key_values)
+            model(ids, **{CACHE: whole(ids)[CACHE]})
         with pytest.raises(ValueError, match="layer"):
-            whole(ids, past_key_values=model(ids).past_key_values)
+            whole(ids, **{CACHE: model(ids)[CACHE]})
 
 
 def test_another_attn_implementation_is_refused(kind: str) -> None:

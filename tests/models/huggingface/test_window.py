@@ -1,4 +1,4 @@
-"""windowed_attention against its definition, and converted models with a window."""
+"""Windows beside a Hedgehog map against their definition, and converted models with a window."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 
 pytest.importorskip("transformers", reason="needs the extra [transformers]")
@@ -19,12 +19,10 @@ pytest.importorskip("transformers", reason="needs the extra [transformers]")
 from transformers import DynamicCache
 
 from linattn_core.feature_maps import Hedgehog
-from linattn_models.huggingface import (
-    WindowedState,
-    convert,
-    transfer_attention,
-    windowed_attention,
-)
+from linattn_models.attention.window_states import continue_windows
+from linattn_models.huggingface import convert, transfer_attention
+from linattn_models.huggingface.cache import CACHE
+from linattn_models.state import WindowCache
 from tests.models.huggingface import tiny
 
 ROWS = [tiny.tokens(1, length, seed=length)[0] for length in (11, 3, 7)]
@@ -37,33 +35,33 @@ def converted(kind: str, window_size: int = SIZE) -> Any:
 
 
 class Case(NamedTuple):
-    """Arguments of windowed_attention, in float64."""
+    """Arguments of `continue_windows` with a Hedgehog map, in float64; lengths of both rows."""
 
     query: Tensor
     key: Tensor
     value: Tensor
-    mask: Tensor | None
+    lengths: Tensor
     window_size: int
     feature_map: Hedgehog
     log_gamma: Tensor
 
     @classmethod
     def random(
-        cls, length: int, size: int, kv_heads: int = 2, mask: Tensor | None = None, scale: float = 1
+        cls, length: int, size: int, kv_heads: int = 2, padding: int = 0, scale: float = 1
     ) -> Case:
-        """Two rows, four heads, D = 3, M = 5, and six features with random weights."""
+        """Two rows, the second with padding, four heads, D = 3, six features, random weights."""
         torch.manual_seed(0)
         query, key, value = (
-            (scale * torch.randn(2, heads, length, dim).double()).requires_grad_()
-            for heads, dim in ((4, 3), (kv_heads, 3), (kv_heads, 5))
+            (scale * torch.randn(2, heads, length, 3).double()).requires_grad_()
+            for heads in (4, kv_heads, kv_heads)
         )
-        feature_map = Hedgehog(3, 6, 4).double()
-        feature_map.key_weight = nn.Parameter(feature_map.key_weight[:kv_heads].clone())
+        feature_map = Hedgehog(3, 6, 4, kv_heads).double()
         log_gamma = torch.randn(4).double().requires_grad_()
         with torch.no_grad():
             for weight in feature_map.parameters():
                 weight.add_(torch.randn_like(weight))
-        return cls(query, key, value, mask, size, feature_map, log_gamma)
+        lengths = torch.tensor([length, max(1, length - padding)])
+        return cls(query, key, value, lengths, size, feature_map, log_gamma)
 
     def to(self, dtype: torch.dtype) -> Case:
         """All tensors in another dtype, which rounds them, with gradients of their own."""
@@ -75,82 +73,73 @@ class Case(NamedTuple):
             query=query, key=key, value=value, feature_map=feature_map, log_gamma=log_gamma
         )
 
-    def result(self, state: WindowedState | None = None) -> tuple[Tensor, WindowedState]:
-        return windowed_attention(
-            *self[:4], state, window_size=self.window_size, feature_map=self.feature_map,
-            log_gamma=self.log_gamma,
+    def result(self, start: int = 0, cache: WindowCache | None = None) -> tuple[Tensor, Any]:
+        return continue_windows(
+            *self[:4], torch.full((2,), start), cache, window_size=self.window_size,
+            feature_map=self.feature_map, log_gamma=self.log_gamma, backend="auto",
         )  # fmt: skip
+
+    def real(self, out: Tensor) -> Tensor:
+        """The outputs at tokens, 0 elsewhere."""
+        padding = torch.arange(out.shape[2]) >= self.lengths[:, None]
+        return out.masked_fill(padding[:, None, :, None], 0.0)
 
     def definition(self) -> Tensor:
         """By the whole matrix of weights, of which the largest in a row is 1."""
         groups, length = self.query.shape[1] // self.key.shape[1], self.query.shape[2]
-        key, value = (x.repeat_interleave(groups, 1) for x in (self.key, self.value))
+        query, key = (x * x.shape[-1] ** -0.25 for x in (self.query, self.key))
         distance = torch.arange(length)[:, None] - torch.arange(length)
-        real = torch.ones(2, 1, 1, length).bool() if self.mask is None else self.mask[:, None, None]
-        inside = (distance >= 0) & (distance < self.window_size) & (real | (distance == 0))
-        before = (distance >= self.window_size) & real
-        features = self.feature_map.keys(self.key).repeat_interleave(groups, 1)
-        projected = self.query @ self.feature_map.query_weight
+        inside, before = (distance >= 0) & (distance < self.window_size), distance >= 0
+        features = self.feature_map.keys(key).repeat_interleave(groups, 1)
+        key, value = (x.repeat_interleave(groups, 1) for x in (key, self.value))
+        projected = query @ self.feature_map.query_weight
         scale = torch.cat((projected, -projected), -1).logsumexp(-1) + self.log_gamma[:, None]
-        products = self.feature_map.queries(self.query) @ features.transpose(2, 3)
-        logs = torch.where(inside, self.query @ key.transpose(2, 3), products.log())
-        logs = torch.where(before, logs + (scale - math.log(4))[..., None], logs)
-        weights = logs.masked_fill(~(inside | before), -torch.inf).softmax(-1)
+        products = self.feature_map.queries(query) @ features.transpose(2, 3)
+        logs = products.log() + (scale - math.log(4))[..., None]
+        logs = torch.where(inside, query @ key.transpose(2, 3), logs)
+        weights = logs.masked_fill(~before, -torch.inf).softmax(-1)
         return weights @ value
 
     def gradients(self, out: Tensor) -> tuple[Tensor, ...]:
         upstream = torch.randn(out.shape, generator=torch.Generator().manual_seed(2)).to(out)
         inputs = (*self[:3], self.log_gamma, *self.feature_map.parameters())
-        return torch.autograd.grad(out, inputs, upstream, materialize_grads=True)
-
-
-def ragged(length: int, padding: int, right: bool) -> Tensor | None:
-    """A mask (2, N) with padding in its second row, or None for no padding."""
-    padding = min(padding, length - 1)
-    if not padding:
-        return None
-    column = torch.arange(length)
-    shown = column < length - padding if right else column >= padding
-    return torch.stack((torch.ones_like(shown), shown))
+        return torch.autograd.grad(self.real(out), inputs, upstream, materialize_grads=True)
 
 
 @given(
     length=st.integers(1, 20), size=st.integers(1, 24), kv_heads=st.sampled_from([1, 2, 4]),
-    padding=st.integers(0, 9), right=st.booleans(),
+    padding=st.integers(0, 9),
 )  # fmt: skip
 def test_it_is_the_definition_with_its_gradients(
-    length: int, size: int, kv_heads: int, padding: int, right: bool
+    length: int, size: int, kv_heads: int, padding: int
 ) -> None:
-    case = Case.random(length, size, kv_heads, ragged(length, padding, right))
+    case = Case.random(length, size, kv_heads, padding)
 
-    out, state = case.result()
+    out, _ = case.result()
     wanted = case.definition()
 
-    torch.testing.assert_close(out, wanted, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(case.real(out), case.real(wanted), rtol=1e-9, atol=1e-11)
     got, expected = case.gradients(out), case.gradients(wanted)
     torch.testing.assert_close(got, expected, rtol=1e-8, atol=1e-10)
-    assert state.keys.shape == (2, kv_heads, min(size, length), 3)
-    assert (state.linear is None) == (length <= size)
 
 
 @pytest.mark.parametrize(("length", "size"), [(150, 3), (150, 70), (200, 64), (129, 128)])
 def test_several_blocks(length: int, size: int) -> None:
-    case = Case.random(length, size, mask=ragged(length, 20, right=False))
+    case = Case.random(length, size, padding=20)
 
-    torch.testing.assert_close(case.result()[0], case.definition(), rtol=1e-9, atol=1e-11)
+    out, wanted = case.real(case.result()[0]), case.real(case.definition())
+
+    torch.testing.assert_close(out, wanted, rtol=1e-9, atol=1e-11)
 
 
-@given(
-    cuts=st.lists(st.integers(1, 17), max_size=5, unique=True), size=st.integers(1, 20),
-    padding=st.integers(0, 9),
-)  # fmt: skip
-def test_pieces_are_the_whole_with_its_gradients(cuts: list[int], size: int, padding: int) -> None:
-    case = Case.random(18, size, mask=ragged(18, padding, right=False))
+@given(cuts=st.lists(st.integers(1, 17), max_size=5, unique=True), size=st.integers(1, 20))
+def test_pieces_are_the_whole_with_its_gradients(cuts: list[int], size: int) -> None:
+    case = Case.random(18, size)
     ends, parts, state = [0, *sorted(cuts), 18], [], None
     for start, end in itertools.pairwise(ends):
         tensors = (x[:, :, start:end] for x in case[:3])
-        mask = None if case.mask is None else case.mask[:, start:end]
-        out, state = Case(*tensors, mask, *case[4:]).result(state)
+        lengths = torch.full((2,), end - start)
+        out, state = Case(*tensors, lengths, *case[4:]).result(start, state)
         parts.append(out)
 
     whole, wanted = case.result()
@@ -158,8 +147,7 @@ def test_pieces_are_the_whole_with_its_gradients(cuts: list[int], size: int, pad
     torch.testing.assert_close(torch.cat(parts, 2), whole, rtol=1e-9, atol=1e-11)
     gradients = case.gradients(torch.cat(parts, 2)), case.gradients(whole)
     torch.testing.assert_close(*gradients, rtol=1e-8, atol=1e-10)
-    assert state is not None
-    torch.testing.assert_close(state[:2], wanted[:2])
+    torch.testing.assert_close(state, wanted)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -231,11 +219,11 @@ def test_a_window_over_all_tokens_is_the_softmax_model(kind: str) -> None:
 def test_rows_of_a_state_are_selected_and_repeated() -> None:
     model, cache = converted("llama"), DynamicCache()
     tokens = tiny.tokens(2, 9)
-    model(tokens, past_key_values=cache)
+    model(tokens, **{CACHE: cache})
 
     cache.batch_repeat_interleave(2)
     cache.batch_select_indices(torch.tensor([3, 0]))
-    got = model(torch.tensor([[3], [5]]), past_key_values=cache).logits[:, 0]
+    got = model(torch.tensor([[3], [5]]), **{CACHE: cache}).logits[:, 0]
 
     both = torch.cat((tokens.flip(0), torch.tensor([[3], [5]])), 1)
     torch.testing.assert_close(got, model(both).logits[:, -1], rtol=1e-9, atol=1e-9)
@@ -280,14 +268,14 @@ class TestRefusals:
     @pytest.mark.parametrize(("before", "after"), [(0, 4), (4, 0), (4, 5), (5, 4)])
     def test_a_state_of_another_window(self, before: int, after: int) -> None:
         ids = tiny.tokens(1, 7)
-        cache = converted("llama", before)(ids).past_key_values
+        cache = converted("llama", before)(ids)[CACHE]
         with pytest.raises(ValueError, match="cache"):
-            converted("llama", after)(ids, past_key_values=cache)
+            converted("llama", after)(ids, **{CACHE: cache})
 
     def test_a_state_of_another_model_or_batch(self) -> None:
         ids = tiny.tokens(2, 7)
-        cache = converted("llama")(ids).past_key_values
+        cache = converted("llama")(ids)[CACHE]
         with pytest.raises(ValueError, match="keys"):
-            converted("gpt2")(ids, past_key_values=cache)
+            converted("gpt2")(ids, **{CACHE: cache})
         with pytest.raises(ValueError, match="keys"):
-            converted("llama")(ids[:1], past_key_values=cache)
+            converted("llama")(ids[:1], **{CACHE: cache})

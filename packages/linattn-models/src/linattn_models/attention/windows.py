@@ -34,8 +34,10 @@ def attend_windows(
 ) -> tuple[Tensor, LinearAttentionState | None]:
     """Causal attention: softmax for the last w keys, linear attention for all before them.
 
-    Both share a normalizer: `Linear` has the equation for most feature maps, `windowed_attention`
-    that for a Hedgehog map.
+    Both share a normalizer: `Linear` has the equation; for a Hedgehog map with weight W, whose
+    features have the same sum for every query, g is not constant, but grows with the query:
+
+        g_i = (gamma / 4) sum_f (exp(W Q_i)_f + exp(-W Q_i)_f)
 
     Args:
         query: (B, H, N, D), with the scale of the scores.

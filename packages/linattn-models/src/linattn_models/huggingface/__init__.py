@@ -9,8 +9,6 @@ load_converted               loads a converted model that save_pretrained wrote
 from_transformers            a causal model of transformers as one of ours
 ConvertedAttention           a converted attention layer
 StateLayer                   the cache of a layer: a state whose size does not grow
-windowed_attention           softmax over a sliding window, joined to linear attention
-WindowedState                its state
 
 All of it needs the extra `[transformers]`.
 """
@@ -39,7 +37,6 @@ from linattn_models.huggingface.interface import register  # noqa: E402
 from linattn_models.huggingface.model import LinattnForCausalLM  # noqa: E402
 from linattn_models.huggingface.transfer import transfer_attention  # noqa: E402
 from linattn_models.huggingface.translation import from_transformers  # noqa: E402
-from linattn_models.huggingface.window import WindowedState, windowed_attention  # noqa: E402
 
 AutoConfig.register(LinattnConfig.model_type, LinattnConfig, exist_ok=True)
 AutoModelForCausalLM.register(LinattnConfig, LinattnForCausalLM, exist_ok=True)
@@ -49,11 +46,9 @@ __all__ = [
     "LinattnConfig",
     "LinattnForCausalLM",
     "StateLayer",
-    "WindowedState",
     "convert",
     "from_transformers",
     "load_converted",
     "register",
     "transfer_attention",
-    "windowed_attention",
 ]

@@ -13,8 +13,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from linattn_core import LinearAttentionState
 from linattn_core.errors import expected
 from linattn_models.huggingface.steps import Steps
-from linattn_models.huggingface.window import WindowedState
-from linattn_models.state import DecodingState
+from linattn_models.state import DecodingState, WindowCache
 
 # What models and their outputs call a cache. From transformers 5.24 on it is "cache".
 OLD_NAME = "past_key_values"
@@ -30,6 +29,7 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]
     Attributes:
         state: of one layer, or of a whole `LinattnForCausalLM`; None before the first token.
         seen: the number of tokens so far, padding included.
+        tokens: (B,) int64, the tokens of each row so far, of a layer with a window; else None.
         ready: (B, 1) bool, False where a row's tokens were followed by padding, so that no token
             can continue it; None if the last forward had no mask.
         steps: decides which steps of a `LinattnForCausalLM` are compiled.
@@ -40,8 +40,9 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self.state: LinearAttentionState | WindowedState | DecodingState | None = None
+        self.state: LinearAttentionState | WindowCache | DecodingState | None = None
         self.seen = 0
+        self.tokens: Tensor | None = None
         self.ready: Tensor | None = None
         self.steps = Steps()
 
@@ -59,14 +60,15 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def reset(self) -> None:
         """Resets the state to that before the first token."""
-        self.state, self.seen, self.ready, self.steps = None, 0, None, Steps()
+        self.__init__()  # type: ignore[misc]
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Selects the rows `beam_idx`, (B,) int64, for beam search."""
         if self.state is not None:
             self.state = self.state.index_select(beam_idx)
-        if self.ready is not None:
-            self.ready = self.ready.index_select(0, beam_idx.to(self.ready.device))
+        for name in ("ready", "tokens"):
+            if (rows := getattr(self, name)) is not None:
+                setattr(self, name, rows.index_select(0, beam_idx.to(rows.device)))
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Selects the rows `indices`, (new batch,) int64."""
@@ -75,7 +77,9 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeats each row `repeats` times, in consecutive rows."""
         if self.state is not None:
-            self.reorder_cache(torch.arange(_rows(self.state)).repeat_interleave(repeats))
+            state = self.state
+            rows = state.batch if isinstance(state, DecodingState) else len(state[0])
+            self.reorder_cache(torch.arange(rows).repeat_interleave(repeats))
 
     def crop(self, tokens_to_remove: int) -> None:
         """Refuses to remove tokens: they cannot be taken out of a sum."""
@@ -115,7 +119,3 @@ def state_layer(cache: Cache, index: int) -> StateLayer:
             raise ValueError(expected("cache", wanted, got, advice))
         layer = cache.layers[index] = StateLayer()
     return layer
-
-
-def _rows(state: LinearAttentionState | WindowedState | DecodingState) -> int:
-    return state.s.shape[0] if isinstance(state, LinearAttentionState) else state.batch

@@ -15,7 +15,6 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from linattn_core.errors import expected, quote
-from linattn_models.huggingface.adoption import adopt
 from linattn_models.huggingface.converted import (
     HEAD_DIMS,
     LEARNED,
@@ -57,16 +56,15 @@ def convert(
     For models that dispatch attention by name, such as GPT-2, GPT-NeoX, Llama with grouped heads,
     BERT and ViT. All weights stay. Each layer is wrapped in a `ConvertedAttention`, whose feature
     maps are untrained: train them by `transfer_attention`, then fine-tune the whole model or use
-    LoRA. Causal models then generate from a state of fixed size.
+    LoRA. Causal models then generate from a state of fixed size; `from_transformers` makes a Llama,
+    Mistral, Qwen2 or GPT-2 one of our models, which generates faster.
 
     With a `window_size` w, each query uses softmax for the last w keys, its own included, and
-    linear attention for the keys before them (see `windowed_attention`). The model starts nearer to
+    linear attention for the keys before them (see `ConvertedAttention`). The model starts nearer to
     its teacher. The state also holds these w keys and values; once it does, it does not grow.
 
     A model that was trained with `register()` keeps what it learned by its feature map, "elu", and
-    its decay: it computes the same, and generates from a state. The steps of a Llama or GPT-2 with
-    such a map, without a window, are then compiled as those of a `LinattnForCausalLM`; its class
-    becomes a subclass of transformers' own, of the same name.
+    its decay: it computes the same, and generates from a state.
 
     Args:
         model: a `PreTrainedModel`; pass a copy if you need the original model too.
@@ -121,7 +119,6 @@ def convert(
     marked.config.linattn_feature_map = feature_map
     marked.config.linattn_decay = decay  # not saved where it is None
     marked._is_stateful = True  # no token can be taken back, so generation is not speculative
-    adopt(model)
     if hasattr(model, "generate"):
         model.register_forward_pre_hook(_check_last_logits, with_kwargs=True)
     return model
@@ -258,7 +255,6 @@ def load_converted(folder: str | Path, **options: Any) -> PreTrainedModel:
     model, info = loader.from_pretrained(folder, output_loading_info=True, **options)
     _check_weights(folder, info)
     model.__class__ = cls
-    adopt(model)
     return (model, info) if both else model
 
 

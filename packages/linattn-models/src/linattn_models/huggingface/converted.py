@@ -15,16 +15,18 @@ from linattn_core import FeatureMap, LinearAttentionState, linear_attention, lin
 from linattn_core.errors import expected
 from linattn_core.feature_maps import Hedgehog
 from linattn_core.feature_maps.registry import shared_feature_map
+from linattn_models.attention.window_states import continue_windows
+from linattn_models.attention.windows import attend_windows
 from linattn_models.huggingface.cache import CACHE, OLD_NAME, StateLayer, state_layer
 from linattn_models.huggingface.decays import Decay, log_decay
 from linattn_models.huggingface.interface import Call, refuse_decay, register_function
 from linattn_models.huggingface.names import remember
-from linattn_models.huggingface.padding import check_left_padded
-from linattn_models.huggingface.window import WindowedState, windowed_attention
+from linattn_models.huggingface.padding import Padding, check_left_padded
+from linattn_models.state import WindowCache
 
 NAME = "linattn-converted"
 LEARNED = "hedgehog"
-State: TypeAlias = LinearAttentionState | WindowedState
+State: TypeAlias = LinearAttentionState | WindowCache
 
 
 class ConvertedAttention(nn.Module):
@@ -37,7 +39,13 @@ class ConvertedAttention(nn.Module):
     of attention weights has no effect.
 
     With a `window_size` w, a causal layer uses softmax for the last w keys of each query, its own
-    included, and linear attention for the keys before them; see `windowed_attention`.
+    included, and linear attention for the keys before them, as LoLCATs do (Zhang et al. 2025, arXiv
+    2410.10254). `Linear` has the equation, in which g_i is here, with trained gamma of each head,
+
+        g_i = (gamma / 4) sum_f (exp(W Q_i)_f + exp(-W Q_i)_f)
+
+    so that the weight of linear attention grows with the query, as that of softmax does. With
+    gamma = 1 both kinds of weights agree for small queries and keys.
 
     Another `feature_map` is that of `register`: nothing is learned, and the scale has no effect.
 
@@ -114,10 +122,13 @@ class ConvertedAttention(nn.Module):
                 advice = "load the model without offloading its weights (device_map)"
                 wanted, got = f"on {call.query.device}", parameter.device
                 raise ValueError(expected("feature maps", wanted, got, advice))
-        root = 1.0
         if self.learned:
-            root = (call.query.shape[-1] ** -0.5 if call.scaling is None else call.scaling) ** 0.5
-        out = self.attend(call._replace(query=call.query * root, key=call.key * root), layer)
+            head_dim = call.query.shape[-1]
+            scaling = head_dim**-0.5 if call.scaling is None else call.scaling
+            root = (scaling * head_dim**0.5 if self.window_size else scaling) ** 0.5
+            out = self.attend(call._replace(query=call.query * root, key=call.key * root), layer)
+        else:
+            out = self.attend(call, layer)
         if not self.teaching:
             return out
         taught = softmax_attention(call)
@@ -125,26 +136,49 @@ class ConvertedAttention(nn.Module):
         return taught
 
     def attend(self, call: Call, layer: StateLayer | None) -> Tensor:
-        """Attention of scaled queries and keys; updates the state of a causal layer."""
+        """Attention of scaled queries and keys; updates the state of a causal layer.
+
+        Beside a window, the usual scale, 1 / sqrt(D), is left to the window.
+        """
         if self.window_size and not call.is_causal:
             advice = "convert the model with window_size=0"
             raise ValueError(expected("a layer with a window", "is_causal", False, advice))
         if self.decay is not None and not call.is_causal:
             refuse_decay("is_causal=False")
         if layer is None or not call.is_causal:
-            return self._attend_window(call)[0] if self.window_size else self._linear(call)
+            return self._attend_window(call, None) if self.window_size else self._linear(call)
         check_left_padded(layer.ready)
-        before, mask = _own(layer.state, self.window_size), call.mask
+        before, mask = self._own(layer.state, call), call.mask
         if self._can_step(call, before):
             out, state = self._step(call, cast(LinearAttentionState, before))
             mask = None  # no padding
         elif self.window_size:
-            out, state = self._attend_window(call, before)
+            out = self._attend_window(call, layer)
+            state = cast(WindowCache, layer.state)
         else:
             out, state = self._linear(call, initial_state=before, return_state=True)
-        ready = None if mask is None else mask[:, 0, 0, -1:] | ~_began(state)
-        layer.state, layer.seen, layer.ready = state, layer.seen + call.query.shape[2], ready
+        layer.state, layer.seen = state, layer.seen + call.query.shape[2]
+        layer.ready = None if mask is None else mask[:, 0, 0, -1:] | ~_began(layer)
         return out
+
+    def _own(self, state: object, call: Call) -> State | None:
+        """The state of a cache's layer; refuses that of another model, or of other rows."""
+        if state is None:
+            return None
+        wanted = "the state of one converted layer, a LinearAttentionState"
+        got: object = type(state).__name__
+        if self.window_size:
+            batch, heads, _, head_dim = call.key.shape
+            shape = (batch, heads, self.window_size, head_dim)
+            wanted = f"the state of one converted layer, a WindowCache with keys of shape {shape}"
+            if isinstance(state, WindowCache):
+                got = tuple(state.keys.shape)
+                if got == shape:
+                    return state
+        elif isinstance(state, LinearAttentionState):
+            return state
+        advice = "continue with the model and the rows that it comes from"
+        raise ValueError(expected("cache", wanted, got, advice))
 
     def _can_step(self, call: Call, state: State | None) -> bool:
         """Whether this is one token for each row of a state without a window."""
@@ -169,12 +203,28 @@ class ConvertedAttention(nn.Module):
     def _log_decay(self, call: Call) -> Tensor | None:
         return log_decay(self.decay, call.key.shape[1], call.key)
 
-    def _attend_window(self, call: Call, state: State | None = None) -> tuple[Tensor, State]:
-        return windowed_attention(
-            call.query, call.key, call.value, None if call.mask is None else call.mask[:, 0, 0],
-            cast("WindowedState | None", state), window_size=self.window_size,
-            feature_map=cast(Hedgehog, self.feature_map), log_gamma=cast(Tensor, self.log_gamma),
-        )  # fmt: skip
+    def _attend_window(self, call: Call, layer: StateLayer | None) -> Tensor:
+        """With padding at the end of each row, where windows leave it out; updates a state."""
+        padding = Padding() if call.mask is None else Padding.of_mask(call.mask[:, 0, 0])
+        query, key, value = (padding.to_the_end(x, 2) for x in (call.query, call.key, call.value))
+        settings: dict[str, Any] = {
+            "window_size": self.window_size, "feature_map": self.feature_map,
+            "log_gamma": self.log_gamma, "backend": "auto",
+        }  # fmt: skip
+        if layer is None:
+            root = query.shape[-1] ** -0.25
+            out, _ = attend_windows(query * root, key * root, value, None, None, **settings)
+        else:
+            batch, length = query.shape[0], query.shape[2]
+            start, lengths = layer.tokens, padding.lengths
+            if start is None:
+                start = torch.zeros(batch, dtype=torch.int64, device=query.device)
+            cache = cast(WindowCache | None, layer.state)
+            out, layer.state = continue_windows(
+                query, key, value, lengths, start, cache, **settings
+            )
+            layer.tokens = start + (length if lengths is None else lengths)
+        return padding.back(out, 2)
 
 
 def cache_name(attention: nn.Module) -> str | None:
@@ -233,22 +283,12 @@ def _relative_error(out: Tensor, wanted: Tensor, mask: Tensor | None) -> Tensor:
     return ((out - wanted).square() * real).sum() / (wanted.square() * real).sum()
 
 
-def _own(state: object, window_size: int) -> State | None:
-    """The state of a cache's layer."""
-    kind = WindowedState if window_size else LinearAttentionState
-    if state is None or isinstance(state, kind):
-        return state
-    wanted = f"the state of one converted layer, a {kind.__name__}"
-    advice = "continue with the model that it comes from"
-    raise ValueError(expected("cache", wanted, f"a {type(state).__name__}", advice))
-
-
-def _began(state: State) -> Tensor:
-    """(B, 1) bool: False where a row has had nothing but padding. A window has a mask then."""
-    if isinstance(state, LinearAttentionState):
-        return state.z.flatten(1).any(1, keepdim=True)  # features are positive
-    inside = cast(Tensor, state.mask).any(1, keepdim=True)
-    return inside if state.linear is None else inside | _began(state.linear)
+def _began(layer: StateLayer) -> Tensor:
+    """(B, 1) bool: False where a row has had nothing but padding."""
+    if layer.tokens is not None:
+        return (layer.tokens > 0).unsqueeze(1)
+    sums = cast(LinearAttentionState, layer.state)
+    return sums.z.flatten(1).any(1, keepdim=True)  # features are positive
 
 
 register_function(NAME, _compute_converted)

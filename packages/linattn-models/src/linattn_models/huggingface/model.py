@@ -15,8 +15,6 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from linattn_core.errors import expected, quote
 from linattn_models.autoregressive import AutoregressiveTransformer
-from linattn_models.decoding.choose import kept_decoder, packed_decoder
-from linattn_models.decoding.compiled_decoder import CompiledDecoder
 from linattn_models.files import replace_file
 from linattn_models.heads.base import check_sequences
 from linattn_models.huggingface.cache import CACHE, StateLayer, either_cache, state_layer
@@ -266,12 +264,7 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         if state.max_length is not None and after.furthest > state.max_length:
             state = state.with_room(self._room(after.furthest))
         if length == 1:
-            furthest = state.cursor.furthest
-
-            def find(pack: bool) -> CompiledDecoder | None:
-                return (packed_decoder if pack else kept_decoder)(model, furthest + 1)
-
-            stepping = layer.steps.choose(model, furthest, find) or model
+            stepping: Any = layer.steps.choose(model, state.cursor.furthest) or model
             logits, state = stepping.step(ids[:, 0], state)
             logits = logits.unsqueeze(1)
         else:
@@ -280,7 +273,7 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
             hidden, state = model.transformer.prefill(vectors, None, state)
             logits = model.output(hidden)
         layer.state, layer.seen = state, layer.seen + length
-        return logits
+        return cast(Tensor, logits)
 
     def _room(self, positions: int) -> int | None:
         """The positions of a cache: the model's; without a limit, the next power of 2."""

@@ -30,21 +30,29 @@ class Padding:
         if mask.shape != ids.shape:
             wanted = f"shape {tuple(ids.shape)} as input_ids"
             raise ValueError(expected("attention_mask", wanted, tuple(mask.shape)))
-        taken = mask.to(ids.device).bool()
-        if taken.all():
+        return cls.of_mask(mask.to(ids.device).bool())
+
+    @classmethod
+    def of_mask(cls, mask: Tensor) -> Padding:
+        """The padding of a mask (B, N) bool, which is False there."""
+        if not torch.compiler.is_compiling() and mask.all():
             return cls()
-        return cls(taken.sum(1), taken.logical_not().to(torch.uint8).argsort(dim=1, stable=True))
+        return cls(mask.sum(1), mask.logical_not().to(torch.uint8).argsort(dim=1, stable=True))
 
-    def to_the_end(self, ids: Tensor) -> Tensor:
-        """The tokens (B, N) with the padding of each row at its end."""
-        return ids if self.order is None else ids.gather(1, self.order)
+    def to_the_end(self, x: Tensor, dim: int = 1) -> Tensor:
+        """Tokens (B, N), or vectors with N at `dim`, with the padding of each row at its end."""
+        return x if self.order is None else _select(x, self.order, dim)
 
-    def back(self, vectors: Tensor) -> Tensor:
-        """The vectors (B, N, E) at the original positions of their tokens."""
-        if self.order is None:
-            return vectors
-        places = self.order.argsort(1)[..., None].expand_as(vectors)
-        return vectors.gather(1, places)
+    def back(self, x: Tensor, dim: int = 1) -> Tensor:
+        """Tokens or vectors at their original positions."""
+        return x if self.order is None else _select(x, self.order.argsort(1), dim)
+
+
+def _select(x: Tensor, places: Tensor, dim: int) -> Tensor:
+    """The places (B, N) of each row of x, which has N at `dim`."""
+    shape = [1] * x.ndim
+    shape[0], shape[dim] = places.shape
+    return x.gather(dim, places.view(shape).expand_as(x))
 
 
 def check_left_padded(mask: Tensor | None) -> None:

@@ -1,26 +1,17 @@
-"""Which steps from a cache a compiled decoder makes, in place of the model."""
+"""Which steps of a `LinattnForCausalLM` a compiled decoder makes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
-from torch import nn
 
 from linattn_core import choice
 from linattn_core.autocast import autocast_dtype
 from linattn_core.decoder_spec import CannotCompile
-from linattn_models.decoding.choose import FEWEST_STEPS
+from linattn_models.decoding import CompiledDecoder
+from linattn_models.decoding.choose import FEWEST_STEPS, kept_decoder, packed_decoder
 from linattn_models.fingerprint import WeightsRecord, record_weights
-
-
-class Decoder(Protocol):
-    """What `Steps` knows of a compiled decoder."""
-
-    @property
-    def longest(self) -> int | None:
-        """The most positions of a sequence; None for no limit."""
 
 
 class Steps:
@@ -33,7 +24,7 @@ class Steps:
 
     def __init__(self) -> None:
         self._made = 0  # by the model itself
-        self._decoder: Decoder | None = None
+        self._decoder: CompiledDecoder | None = None
         self._record: WeightsRecord | None = None  # of the weights that were packed
         self._backend = ""  # the choice then
         self._refused = False
@@ -41,15 +32,12 @@ class Steps:
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), ()
 
-    def choose(
-        self, model: nn.Module, position: int, find: Callable[[bool], Decoder | None]
-    ) -> Any:
+    def choose(self, model: Any, position: int) -> CompiledDecoder | None:
         """The decoder for the next step, or None where the model itself has to make it.
 
         Args:
-            model: the model.
+            model: the model of ours.
             position: the furthest of the step.
-            find: returns the decoder that was packed before, or None; with True it packs a new one.
         """
         if self._refused or not _needs_results_alone(model):
             return None
@@ -59,13 +47,14 @@ class Steps:
         if self._decoder is None or not _has_position(self._decoder, position):
             self._made += 1
             if self._made == 1 or self._made > FEWEST_STEPS:
-                self._find(model, find)
+                self._find(model, position)
         return self._decoder
 
-    def _find(self, model: nn.Module, find: Callable[[bool], Decoder | None]) -> None:
+    def _find(self, model: Any, position: int) -> None:
         self._backend = choice.current
+        find = packed_decoder if self._made > FEWEST_STEPS else kept_decoder
         try:
-            self._decoder = find(self._made > FEWEST_STEPS)
+            self._decoder = find(model, position + 1)
             self._record = None if self._decoder is None else record_weights(model)
         except CannotCompile:
             self._decoder, self._refused = None, True
@@ -81,5 +70,5 @@ def _needs_results_alone(model: Any) -> bool:
     )
 
 
-def _has_position(decoder: Decoder, position: int) -> bool:
+def _has_position(decoder: CompiledDecoder, position: int) -> bool:
     return decoder.longest is None or position < decoder.longest
