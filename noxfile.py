@@ -62,6 +62,8 @@ DEMO = ("linattn-core", "linattn-cpu", "linattn-models", "linattn-lab")
 PURE = tuple(package for package in PACKAGES if package.name not in COMPILED)
 # linattn requires its parts in their versions, not as folders of this checkout.
 RELEASE = {"LINATTN_RELEASE": "1"}
+# What others install has the kernels of every machine, not only those of this one.
+FOR_OTHERS = {**RELEASE, "LINATTN_ISA": "all"}
 BUILD_BACKENDS = ("hatchling", "editables", "scikit-build-core", "pybind11", "cmake", "ninja")
 SANITIZERS = ("address,undefined", "thread")
 # Kernels that are wrong on purpose, by the sanitizer that has to see it; and its exit status then.
@@ -233,7 +235,7 @@ def build(session: nox.Session) -> None:
         # Without --wheel or --sdist, the wheel is built from the sdist: both are tried.
         session.run(
             "python", "-m", "build", "--no-isolation", "--outdir", str(DIST), str(package.folder),
-            env=RELEASE,
+            env=FOR_OTHERS,
         )  # fmt: skip
     session.run("twine", "check", "--strict", *(str(path) for path in sorted(DIST.iterdir())))
     with tempfile.TemporaryDirectory() as folder:
@@ -284,8 +286,9 @@ def sanitized(session: nox.Session, source: str, option: str, *programs: str) ->
     for sanitizer in SANITIZERS:
         folder = str(sanitizer_folder(session, sanitizer))
         session.run(
-            "cmake", "-G", "Ninja", "-S", str(ROOT / source), "-B", folder, "-D", f"{option}=ON",
-            "-D", f"LINATTN_SANITIZE={sanitizer}",
+            "cmake", "--no-warn-unused-cli", "-G", "Ninja", "-S", str(ROOT / source), "-B", folder,
+            "-D", f"{option}=ON",
+            "-D", f"LINATTN_SANITIZE={sanitizer}", "-D", "LINATTN_ISA=all",
         )  # fmt: skip
         session.run("cmake", "--build", folder, "--target", *programs)
         for program in programs:
@@ -334,7 +337,7 @@ def build_wheel(
     session.run(
         str(python), "-m", "pip", "wheel", "--no-deps", "--no-build-isolation",
         "--wheel-dir", str(folder), *(f"-C{setting}" for setting in settings), str(source),
-        env=flags | RELEASE, external=True,
+        env=flags | FOR_OTHERS, external=True,
     )  # fmt: skip
 
 
@@ -425,6 +428,8 @@ def install_packages(
     chosen = cuda or ("AUTO" if shutil.which("nvidia-smi") else "OFF")
     env = {
         "LINATTN_CUDA": os.environ.get("LINATTN_CUDA", chosen),
+        # Without a GPU, one architecture is compiled to test it; all of them take minutes.
+        "CUDAARCHS": os.environ.get("CUDAARCHS", "" if shutil.which("nvidia-smi") else "90-real"),
         # Beside its pyproject.toml, so that one session's objects serve the next.
         "SKBUILD_BUILD_DIR": "build/{cache_tag}",
         **RELEASE,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,8 @@ import torch
 
 import linattn_cpu
 from linattn_core import info, linear_attention_step
+from linattn_cpu import _native
+from tests.cuda.emulated_build import program
 
 from .calls import draw, run, run_without_state, zeros
 
@@ -27,6 +31,36 @@ def test_tiles_are_used_where_linux_grants_them() -> None:
     if ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) != 0:
         pytest.skip("the system grants no tiles")
     assert linattn_cpu.instruction_sets()[0] == "amx"
+
+
+def test_info_says_which_faster_set_was_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a module was built on an older machine."""
+    monkeypatch.setattr(_native, "machine_sets", lambda: ["avx1024", "baseline"])
+    assert "avx1024" in next(x for x in info.lines() if x.startswith("  cpu"))
+    monkeypatch.undo()
+    assert set(linattn_cpu.instruction_sets()) <= set(_native.machine_sets())
+
+
+@pytest.mark.parametrize("chosen", ["native", "all", "avx2"])
+def test_the_build_compiles_what_was_chosen(chosen: str, tmp_path: Path, repository: Path) -> None:
+    ended = subprocess.run(
+        [
+            program("cmake"), "-G", "Ninja", "-S", str(repository / "packages/linattn-cpu"),
+            "-B", str(tmp_path), "-D", f"CMAKE_MAKE_PROGRAM={program('ninja')}",
+            "-D", "LINATTN_EXERCISE=ON", "-D", f"LINATTN_ISA={chosen}",
+        ],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if chosen not in ("native", "all"):
+        assert ended.returncode != 0 and "expected native or all" in ended.stderr
+        return
+    compiled = (tmp_path / "generated" / "compiled_sets.hpp").read_text()
+    names = re.findall(r"X\((\w+)\)", compiled.partition("(X)")[2])
+    machine = _native.machine_sets()
+    assert names[-1] == "baseline"
+    assert (
+        set(names) == {machine[0], "baseline"} if chosen == "native" else set(names) >= set(machine)
+    )
 
 
 def test_an_unknown_name_is_refused() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,14 +14,16 @@ import pytest
 from tests.cuda.emulated_build import SOURCE, program
 
 
-def configure(folder: Path, option: str, release: str | None) -> subprocess.CompletedProcess[str]:
-    """CMake's first step, with an nvcc of this release that compiles nothing, or none."""
+def configure(
+    folder: Path, option: str, release: str | None, *, nvcc: str | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """CMake's first step: with `nvcc`, one of this release that compiles nothing, or none."""
     pybind11 = pytest.importorskip("pybind11")
-    nvcc = folder / "nvcc"
+    compiler = Path(nvcc or folder / "nvcc")
     if release is not None:
         said = f"echo 'Cuda compilation tools, release {release}'"
-        nvcc.write_text(f'#!/bin/sh\n{said}\ntest "$1" = --version\n')
-        nvcc.chmod(0o755)
+        compiler.write_text(f'#!/bin/sh\n{said}\ntest "$1" = --version\n')
+        compiler.chmod(0o755)
     # Architectures that the caller has chosen for its own build would change what is refused.
     inherited = {name: value for name, value in os.environ.items() if name != "CUDAARCHS"}
     return subprocess.run(
@@ -30,7 +33,8 @@ def configure(folder: Path, option: str, release: str | None) -> subprocess.Comp
             "-D", f"Python_EXECUTABLE={sys.executable}",
             "-D", f"pybind11_DIR={pybind11.get_cmake_dir()}", "-D", f"LINATTN_CUDA={option}",
         ],
-        env={**inherited, "CUDACXX": str(nvcc)}, capture_output=True, text=True, check=False,
+        env={**inherited, "CUDACXX": str(compiler), **environment},
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
 
 
@@ -69,6 +73,23 @@ def test_a_build_that_cannot_be_is_refused(
 
     assert ended.returncode != 0
     assert named in " ".join(ended.stderr.split())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
+def test_a_build_folder_takes_other_architectures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after an interrupted build, or with another CUDAARCHS."""
+    nvcc = shutil.which("nvcc")
+    for chosen, code in (
+        ("", "75, 80, 90, 100, 120, PTX 120"),
+        ("90-real", "90"),
+        ("80-real", "80"),
+    ):
+        ended = configure(tmp_path, "ON", None, nvcc=nvcc, CUDAARCHS=chosen)
+        assert ended.returncode == 0, ended.stderr
+        assert f"sm {code}" in (tmp_path / "build" / "build.ninja").read_text()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from itertools import pairwise
 
@@ -42,7 +41,7 @@ def test_every_architecture_is_in_the_module() -> None:
     )
 
     assert (machine, ptx) == (set(code().machine), set(code().ptx))
-    if "CUDAARCHS" not in os.environ:
+    if len(machine) > 1:  # not built for one machine
         assert (machine, ptx) == ({"75", "80", "90", "100", "120"}, {"120"})
 
 

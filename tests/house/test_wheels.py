@@ -79,6 +79,7 @@ def test_only_kernels_are_compiled_for_some_machines(repository: Path, tmp_path:
             program("cmake"), "-G", "Ninja", "-S", str(repository / "packages/linattn-cpu"),
             "-B", str(tmp_path), "-D", f"CMAKE_MAKE_PROGRAM={program('ninja')}",
             "-D", "CMAKE_EXPORT_COMPILE_COMMANDS=ON", "-D", "LINATTN_EXERCISE=ON",
+            "-D", "LINATTN_ISA=all",
         ],
         env={name: value for name, value in os.environ.items() if name not in flags}, check=True,
     )  # fmt: skip

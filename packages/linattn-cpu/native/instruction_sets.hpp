@@ -8,6 +8,9 @@
 
 namespace linattn {
 
+// The names of the sets that this machine has, fastest first, whether the module has kernels for them or not.
+const std::vector<std::string>& machine_sets();
+
 // The builds that this machine can run, fastest first; the last, "baseline", always exists.
 std::vector<const Kernels*> usable_kernels();
 

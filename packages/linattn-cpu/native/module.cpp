@@ -34,6 +34,7 @@ PYBIND11_MODULE(_native, module) {
     using namespace linattn;
     module.attr("__version__") = LINATTN_VERSION;
     module.def("instruction_sets", &instruction_sets);
+    module.def("machine_sets", &machine_sets);
     module.def("instruction_set", &instruction_set);
     module.def("use_instruction_set", &use_instruction_set);
     module.def("fused_multiply_adds", &fused_multiply_adds);

@@ -1,11 +1,9 @@
 // One build of the kernels, for the instruction set that LINATTN_ISA names.
 #include "calls.hpp"
-#include "kernels/causal_backward.hpp"
-#include "kernels/causal_forward.hpp"
-#include "kernels/decoder/decode.hpp"
-#include "kernels/noncausal.hpp"
+#include "kernels/decoder/packing.hpp"
 #include "kernels/peak.hpp"
 #include "kernels/step.hpp"
+#include "kernels/units.hpp"
 
 #define LINATTN_NAME_(x) #x
 #define LINATTN_NAME(x) LINATTN_NAME_(x)
@@ -13,15 +11,11 @@
 LINATTN_BEGIN
 
 static void attention_forward(const AttentionForward& call) {
-    const bool wide = call.value_dtype == Dtype::float64;
-    if (call.causal) return wide ? causal_forward<double>(call) : causal_forward<float>(call);
-    return wide ? noncausal_forward<double>(call) : noncausal_forward<float>(call);
+    call.causal ? causal_forward(call) : noncausal_forward(call);
 }
 
 static void attention_backward(const AttentionBackward& call) {
-    const bool wide = call.value_dtype == Dtype::float64;
-    if (call.causal) return wide ? causal_backward<double>(call) : causal_backward<float>(call);
-    return wide ? noncausal_backward<double>(call) : noncausal_backward<float>(call);
+    call.causal ? causal_backward(call) : noncausal_backward(call);
 }
 
 static void step(const Step& call) {

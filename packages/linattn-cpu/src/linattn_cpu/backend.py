@@ -42,7 +42,12 @@ class CpuBackend:
     @property
     def description(self) -> str:
         """The build of the kernels in use, those that this machine can run, and the threads."""
-        built = ", ".join(_native.instruction_sets())
+        usable, best = _native.instruction_sets(), _native.machine_sets()[0]
+        built = ", ".join(usable)
+        if best not in usable:
+            built += (
+                f"; {best} would be faster and was not compiled: install linattn-cpu again here"
+            )
         return (
             f"C++ kernels for {_native.instruction_set()} (usable here: {built}), threads by "
             f"{_native.threading}"

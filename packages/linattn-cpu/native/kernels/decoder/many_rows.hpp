@@ -1,6 +1,8 @@
 // The whole model for many rows: all threads share each product, by its outputs and its rows.
 #pragma once
 
+#include <initializer_list>
+
 #include "kernels/decoder/layers.hpp"
 
 LINATTN_BEGIN

@@ -48,7 +48,7 @@ constexpr std::int64_t panel_words(WeightFormat format, std::int64_t inputs) {
 }
 
 // Bytes of a whole packed matrix.
-static std::int64_t packed_bytes(WeightFormat format, std::int64_t inputs, std::int64_t outputs) {
+inline std::int64_t packed_bytes(WeightFormat format, std::int64_t inputs, std::int64_t outputs) {
     return panels_of(outputs) * panel_words(format, inputs) * 4;
 }
 
@@ -108,7 +108,7 @@ LINATTN_INLINE UInt32s word_part(Vec<float> x, int i, Vec<float> inverse, Int32s
 }
 
 // The number of entries in `PackedMatrix::sums` of int8 weights.
-static std::int64_t packed_sums(std::int64_t inputs, std::int64_t outputs) {
+inline std::int64_t packed_sums(std::int64_t inputs, std::int64_t outputs) {
 #ifdef LINATTN_BYTES
     return (panels_of(inputs) + 1) * round_up(outputs, kPanel);
 #else
@@ -176,7 +176,7 @@ static void pack_panel(const MatrixSource& from, WeightFormat format, const Pack
 }
 
 // Fills the panels, scales and sums of `matrix`, whose memory is allocated.
-static void pack_matrix(const MatrixSource& source, WeightFormat format, const PackedMatrix& matrix, int threads) {
+inline void pack_matrix(const MatrixSource& source, WeightFormat format, const PackedMatrix& matrix, int threads) {
     share(panels_of(matrix.outputs), threads, 0,
           [&](std::int64_t panel, char*) { pack_panel(source, format, matrix, panel); });
 }

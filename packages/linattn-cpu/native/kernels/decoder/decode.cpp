@@ -1,16 +1,14 @@
 // The whole model for all inputs of a call: embedding, layers, output, sampling, by one team of threads.
-#pragma once
-
 #include "kernels/decoder/many_rows.hpp"
 #include "kernels/decoder/single_row.hpp"
+#include "kernels/units.hpp"
 
 LINATTN_BEGIN
 namespace decoding {
 
 static bool has_single_row(const DecoderCall& call) { return rows_of_blocks(call) == 1; }
 
-// The bytes of memory that `decode` needs.
-static std::int64_t workspace_bytes(const DecoderModel& model, const DecoderCall& call) {
+std::int64_t workspace_bytes(const DecoderModel& model, const DecoderCall& call) {
     if (has_single_row(call)) return bytes_for_single_row(model, call);
     Arena size(nullptr);
     lay_out(size, model, call);
@@ -33,8 +31,7 @@ static void work(void* context, Member& member) {
     }
 }
 
-// Runs the call with its workspace in `memory`, which is aligned to cache lines.
-static void decode(const DecoderModel& model, const DecoderCall& call, void* memory) {
+void decode(const DecoderModel& model, const DecoderCall& call, void* memory) {
     Team team{model, call, memory};
     run_phases(call.threads, work, &team);
 }
