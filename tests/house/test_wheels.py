@@ -50,6 +50,25 @@ def test_an_interpreter_without_headers_is_passed_over(machine: Path) -> None:
     assert noxfile.interpreters() == {}
 
 
+def test_a_wheel_is_made_again_after_a_change_of_its_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(noxfile, "ROOT", tmp_path)
+    source = tmp_path / "native" / "kernels.cpp"
+    source.parent.mkdir()
+    source.write_text("int one;")
+    first = noxfile.hash_sources([source.parent], "gcc")
+
+    (source.parent / "build").mkdir()
+    (source.parent / "build" / "kernels.o").touch()
+    assert noxfile.hash_sources([source.parent], "gcc") == first
+    assert noxfile.hash_sources([source.parent], "clang") != first
+    source.rename(source.with_name("other.cpp"))
+    renamed = noxfile.hash_sources([source.parent], "gcc")
+    source.with_name("other.cpp").write_text("int two;")
+    assert len({first, renamed, noxfile.hash_sources([source.parent], "gcc")}) == 3
+
+
 @pytest.mark.parametrize(
     ("command", "bound"),
     [
