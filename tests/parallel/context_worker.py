@@ -24,8 +24,7 @@ def draw_case(seed: int, ranks: int, dtype: torch.dtype) -> tuple[dict[str, Any]
     """Tensors and settings of a whole call, and where it is cut."""
     draw, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     length, causal = draw.choice((0, 1, 7, 40, 130)), draw.random() < 0.7
-    packed = draw.random() < 0.4
-    batch, kv_heads, groups = (1 if packed else 2), 2, draw.choice((1, 2))
+    batch, kv_heads, groups = 2, 2, draw.choice((1, 2))
     dim, width = draw.choice((1, 5, 8)), draw.choice((1, 4, 9))
 
     def normal(*shape: int) -> Tensor:
@@ -42,12 +41,7 @@ def draw_case(seed: int, ranks: int, dtype: torch.dtype) -> tuple[dict[str, Any]
         "eps": 0.1,
     }
     cuts = sorted(draw.randint(0, length) for _ in range(ranks - 1))
-    if packed:
-        inner = sorted(
-            draw.choice((draw.randint(0, length), *cuts)) for _ in range(draw.randint(0, 5))
-        )
-        call["cu_seqlens"] = torch.tensor([0, *inner, length])
-    elif draw.random() < 0.4:
+    if draw.random() < 0.4:
         call["key_lengths"] = torch.tensor([draw.randint(0, length) for _ in range(batch)])
     if draw.random() < 0.3:
         call["attn_mask"] = torch.rand(batch, length, generator=generator) < 0.7
@@ -57,9 +51,8 @@ def draw_case(seed: int, ranks: int, dtype: torch.dtype) -> tuple[dict[str, Any]
             decay[:, :, ::5] = -torch.inf
         call["log_decay"] = decay
     if draw.random() < 0.5:
-        sequences = batch if not packed else len(call["cu_seqlens"]) - 1
         features = dim * (dim + 1) // 2 if call["feature_map"] == "polynomial" else dim
-        call["initial_state"] = (sequences, kv_heads, features, width)
+        call["initial_state"] = (batch, kv_heads, features, width)
     if call["feature_map"] != "polynomial" and draw.random() < 0.3:
         call["normalize"] = draw.random() < 0.5
         call["return_normalizer"] = True
@@ -193,9 +186,8 @@ def check_compiled(rank: int, ranks: int, mesh: DeviceMesh) -> None:
 
     def loss(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         out, state = context_parallel_attention(
-            query, key, value, mesh=mesh, is_causal=True, return_state=True,
-            cu_seqlens=torch.tensor([0, 3, sum(5 + r for r in range(ranks))]),
-        )  # fmt: skip
+            query, key, value, mesh=mesh, is_causal=True, return_state=True
+        )
         return out.square().sum() + state.s.sum()
 
     results = []
@@ -245,7 +237,6 @@ def check_refusals(rank: int, ranks: int, mesh: DeviceMesh) -> None:
         (ValueError, "requires_grad", (x.clone().requires_grad_(last), x, x), {}),
         (ValueError, "log_decay", (x, x, x), {"log_decay": decay, "is_causal": True}),
         (TypeError, "query and value", (x, x, x.double() if last else x), {}),
-        (ValueError, "cu_seqlens", (x, x, x), {"cu_seqlens": torch.tensor([0, 4])}),
         (ValueError, "key_lengths", (x, x, x), {"key_lengths": torch.tensor([4 * ranks + 1])}),
         (ValueError, "backend", (x, x, x), {"backend": "none"}),
         (RuntimeError, "KeyError", (x, x, x), {"feature_map": FailingMap(last)}),

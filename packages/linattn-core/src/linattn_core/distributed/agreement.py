@@ -28,7 +28,6 @@ def describe(call: AttentionCall, backend: str) -> dict[str, Any]:
         "is_causal": call.is_causal,
         "feature_map": call.feature_map,
         "key_lengths": _numbers(call.key_lengths),
-        "cu_seqlens": _numbers(call.cu_seqlens),
         "initial_state": "given" if states else None,
         "return_state": call.return_state,
         "log_decay": None if call.log_decay is None else "given",
@@ -53,7 +52,7 @@ def compare(
     only, and those that need the lengths; the lengths of other calls are 0.
     """
     place = _place(group, device)
-    needs_lengths = settings["key_lengths"] is not None or settings["cu_seqlens"] is not None
+    needs_lengths = settings["key_lengths"] is not None
     if place.type != "cpu" and group.group_name in _compared and not needs_lengths:
         return [0] * group.size()
     digest = hashlib.sha256(repr(settings).encode()).digest()

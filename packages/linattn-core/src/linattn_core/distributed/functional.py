@@ -28,7 +28,6 @@ def context_parallel_attention(
     feature_map: str | FeatureMap = "elu",
     attn_mask: Tensor | None = None,
     key_lengths: Tensor | None = None,
-    cu_seqlens: Tensor | None = None,
     initial_state: LinearAttentionState | None = None,
     return_state: bool = False,
     log_decay: Tensor | None = None,
@@ -51,9 +50,8 @@ def context_parallel_attention(
         attn_mask: of this rank's keys, (B, L_r) or broadcastable to (B, 1, 1, L_r).
         log_decay: (H_kv,), or (B, H_kv, L_r) for this rank's positions.
         key_lengths: (B,), lengths in the whole sequence, the same on every rank.
-        cu_seqlens: (sequences + 1,), from 0 to the whole length, the same on every rank.
-        initial_state: the same on every rank; the rank where a sequence begins reads it and gets
-            its gradient, which is 0 on the others.
+        initial_state: the same on every rank; the first rank reads it and gets its gradient, which
+            is 0 on the others.
         return_state: also return the state after the last key of the whole sequence, on every rank.
             The upstream gradients of all ranks are added.
         is_causal, feature_map, enable_gqa, normalize, return_normalizer, eps, backend: as for
@@ -76,7 +74,7 @@ def context_parallel_attention(
         backend = choice.current
     check_mesh("mesh", mesh)
     call = AttentionCall(
-        query, key, value, is_causal, kernel_feature_map(feature_map), key_lengths, cu_seqlens,
+        query, key, value, is_causal, kernel_feature_map(feature_map), key_lengths, None,
         initial_state, return_state, eps, False, attn_mask, log_decay, normalize,
         return_normalizer,
     )  # fmt: skip

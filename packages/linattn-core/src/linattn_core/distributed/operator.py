@@ -26,7 +26,6 @@ from linattn_core.operators.gradients import (
 )
 from linattn_core.operators.library import (
     Flat,
-    copy_lengths,
     merge_arguments,
     pair,
     register,
@@ -38,7 +37,6 @@ from linattn_core.torch_private import find_group
 from linattn_core.values import (
     cast_saved,
     check_attention_values,
-    check_bounds,
     check_key_lengths,
 )
 
@@ -60,10 +58,8 @@ def _kernel(*arguments: Any) -> tuple[Tensor, ...]:
     *flat, backend, name = arguments
     call, group = _FLAT.unpack(flat), find_group(name)
     lengths = _agree(call, backend, group)
-    part = Part.of(call, lengths, group.rank())
+    part = Part.of(lengths, group.rank())
     (out, normalizer, sums), before, final = forward(call, part, group, backend)
-    if sums is not None and call.cu_seqlens is not None:
-        sums = part.spread(call, sums)  # of all, because a compiler has to know the shape
     return (
         *results(final, out), out, normalizer, *results(before, out), *results(sums, out),
         torch.tensor(lengths, dtype=torch.int64, device="cpu"),
@@ -73,19 +69,14 @@ def _kernel(*arguments: Any) -> tuple[Tensor, ...]:
 def _agree(call: AttentionCall, backend: str, group: dist.ProcessGroup) -> list[int]:
     """The lengths of the parts, after ranks have compared their calls."""
     try:
-        if call.cu_seqlens is None:  # lengths are those of all ranks together
-            check_attention_values(call._replace(key_lengths=None))
-        elif call.log_decay is not None:
-            check_attention_values(call._replace(cu_seqlens=None))
-        placed = call._replace(initial_state=zero_states(call, call.batch), cu_seqlens=None)
-        registry.select(backend, placed)
+        # key_lengths are those of all ranks together
+        check_attention_values(call._replace(key_lengths=None))
+        registry.select(backend, call._replace(initial_state=zero_states(call)))
     except Exception as error:  # noqa: BLE001 - or the other ranks would wait
         agreement.fail(group, error, call.device)
     settings = agreement.describe(call, backend)
     lengths = agreement.compare(group, call.key_length, settings, call.device)
     # The same on every rank, so no rank fails alone.
-    if call.cu_seqlens is not None:
-        check_bounds(call.cu_seqlens.tolist(), sum(lengths))
     if call.key_lengths is not None and call.batch:
         check_key_lengths(call.key_lengths, sum(lengths))
     return lengths
@@ -96,9 +87,9 @@ def _shapes(*arguments: Any) -> tuple[Tensor, ...]:
     call, ranks = _FLAT.unpack(flat), find_group(name).size()
     out = call.value.new_empty(call.batch, call.heads, call.query_length, call.value_dim)
     normalizer = out.new_empty(out.shape[:3], dtype=accumulation_dtype(out.dtype))
-    final = zero_states(call, call.num_sequences) if call.return_state else None
-    before = zero_states(call, call.batch) if ranks > 1 else None
-    sums = None if call.is_causal else zero_states(call, call.num_sequences)
+    final = zero_states(call) if call.return_state else None
+    before = zero_states(call) if ranks > 1 else None
+    sums = None if call.is_causal else zero_states(call)
     return (
         *results(final, out), out, normalizer, *results(before, out), *results(sums, out),
         torch.empty(ranks, dtype=torch.int64, device="cpu"),
@@ -108,7 +99,7 @@ def _shapes(*arguments: Any) -> tuple[Tensor, ...]:
 def _context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     tensors, ctx.others = split_arguments(inputs)
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*output[2:], *copy_lengths(tensors))
+    ctx.save_for_backward(*output[2:], *tensors)
 
 
 def _autograd(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -120,7 +111,7 @@ def _autograd(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     )
     grad_s, grad_z, grad_out, grad_normalizer = grads[:4]
     if call.return_state:  # ranks add these, so that each has to have some
-        like = zero_states(call, call.num_sequences)
+        like = zero_states(call)
         grad_s = like.s if grad_s is None else grad_s
         grad_z = like.z if grad_z is None else grad_z
     grad_out = torch.zeros_like(made[0]) if grad_out is None else grad_out
@@ -142,10 +133,8 @@ def _backward_kernel(*arguments: Any) -> tuple[Tensor, ...]:
     out, normalizer, before_s, before_z, sum_s, sum_z, lengths = arguments[_UPSTREAM:_BEFORE]
     *flat, backend, name = arguments[_BEFORE:]
     call, group = _FLAT.unpack(flat), find_group(name)
-    part = Part.of(call, lengths.tolist(), group.rank())
-    sums = None
-    if not call.is_causal:
-        sums = part.select(call, LinearAttentionState(sum_s, sum_z))
+    part = Part.of(lengths.tolist(), group.rank())
+    sums = None if call.is_causal else LinearAttentionState(sum_s, sum_z)
     before = LinearAttentionState(before_s, before_z) if group.size() > 1 else None
     call, output = cast_saved(call, Output(out, normalizer, sums), grad_out)
     if before is not None:
