@@ -12,6 +12,10 @@ backward pass on its own threads.
 """
 
 from linattn_core.operators.attention import attention
+from linattn_core.operators.attention_backward import BEFORE_CALL
+from linattn_core.operators.flops import register_formulas
 from linattn_core.operators.step import step, step_
+
+register_formulas(BEFORE_CALL)
 
 __all__ = ["attention", "step", "step_"]

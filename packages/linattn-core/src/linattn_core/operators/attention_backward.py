@@ -38,7 +38,7 @@ _SCHEMA = (
 )
 # The arguments before those of the call: upstream gradients, and what the forward pass returned.
 _UPSTREAM, _OUTPUT = 4, 4
-_BEFORE = _UPSTREAM + _OUTPUT
+BEFORE_CALL = _UPSTREAM + _OUTPUT
 
 
 def _run(
@@ -58,19 +58,21 @@ def _run(
 
 
 def _kernel(*arguments: Any) -> tuple[Tensor, ...]:
-    grad_out, grad_s, grad_z, grad_normalizer, out, normalizer, sum_s, sum_z = arguments[:_BEFORE]
-    call = _FLAT.unpack(arguments[_BEFORE:-1])
+    grad_out, grad_s, grad_z, grad_normalizer, out, normalizer, sum_s, sum_z = arguments[
+        :BEFORE_CALL
+    ]
+    call = _FLAT.unpack(arguments[BEFORE_CALL:-1])
     output, grad_state = Output(out, normalizer, pair(sum_s, sum_z)), pair(grad_s, grad_z)
     gradients = _run(call, output, grad_out, grad_state, grad_normalizer, arguments[-1])
     return gradient_results(call, gradients, normalizer)
 
 
 def _shapes(*arguments: Any) -> tuple[Tensor, ...]:
-    return gradient_shapes(_FLAT.unpack(arguments[_BEFORE:-1]), arguments[_UPSTREAM + 1])
+    return gradient_shapes(_FLAT.unpack(arguments[BEFORE_CALL:-1]), arguments[_UPSTREAM + 1])
 
 
 def _context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    tensors, ctx.others = split_arguments((*inputs[:_UPSTREAM], *inputs[_BEFORE:]))
+    tensors, ctx.others = split_arguments((*inputs[:_UPSTREAM], *inputs[BEFORE_CALL:]))
     ctx.save_for_backward(*tensors)
 
 
@@ -180,7 +182,7 @@ _transformed = make_transformable(
     _kernel,
     save_nothing,
     refuse_second_derivatives,
-    packed=_BEFORE + _FLAT.names.index("cu_seqlens"),
+    packed=BEFORE_CALL + _FLAT.names.index("cu_seqlens"),
 )
 
 
