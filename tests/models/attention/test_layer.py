@@ -218,6 +218,12 @@ def test_refuses_calls_that_cannot_be_right(call: Any, error: type[Exception], n
         call(layer(num_kv_heads=2), vectors(2, 5))
 
 
+def test_batch_first_is_the_only_layout() -> None:
+    assert layer(batch_first=True)(vectors(2, 5)).shape == (2, 5, E)
+    with pytest.raises(ValueError, match=r"batch_first: .* transpose"):
+        layer(batch_first=False)
+
+
 def test_a_layer_with_a_decay_is_causal_only() -> None:
     with pytest.raises(ValueError, match="log_decay"):
         layer(decay="fixed")(vectors(2, 5))

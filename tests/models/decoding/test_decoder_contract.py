@@ -72,6 +72,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "groups": {"num_kv_heads": 2, "num_heads": 6},
     "fixed decay": {"decay": "fixed"},
     "learned decay": {"decay": "learned", "num_kv_heads": 1},
+    "decay in a range": {"decay": "learned", "decay_range": (0.5, 1.0)},
     "gate": {"ffn": "swiglu", "bias": False},
     "rotary": {"rotary": True},
     "all of a language model": {

@@ -169,9 +169,6 @@ class Block(nn.Module):
         qkv, out = self.mixer.describe()
         mixer = cast(LinearMixer, self.mixer)
         decay, log_gamma = mixer.decay, mixer.log_gamma
-        if decay is not None and decay.bounds is not None:
-            wanted, advice = "none for a compiled block", "decode eagerly"
-            raise CannotCompile(expected("decay_range", wanted, decay.bounds, advice))
         return DecoderLayer(
             qkv,
             out,
@@ -180,7 +177,9 @@ class Block(nn.Module):
             norm1=description.norm(self.norm1),
             norm2=description.norm(self.norm2),
             gate=None if self.gate is None else description.affine(self.gate),
-            decay_logits=None if decay is None else description.numbers(decay.logits, "a decay"),
+            decay_logits=None
+            if decay is None
+            else description.numbers(decay.factor_logits(), "a decay"),
             log_gamma=None
             if log_gamma is None
             else description.numbers(log_gamma, "a window's log_gamma"),

@@ -48,3 +48,11 @@ class Decay(nn.Module):
             return F.logsigmoid(wide)
         low, high = self.bounds
         return (low + (high - low) * wide.sigmoid()).log()
+
+    def factor_logits(self) -> Tensor:
+        """(H_kv,) numbers whose sigmoid is the factor; with bounds a copy, in the same dtype."""
+        if self.bounds is None:
+            return self.logits
+        low, high = self.bounds
+        factor = low + (high - low) * self.logits.detach().double().sigmoid()
+        return factor.logit().to(self.logits.dtype)

@@ -38,13 +38,14 @@ _INSTEAD = {
 
 
 class LinearAttention(nn.Module):
-    """Multi-head linear attention, batch first: (B, N, E) -> (B, N, E) in O(N).
+    """Multi-head linear attention: (B, N, E) -> one tensor (B, N, E), in O(N); batch first.
+
+    It returns the output alone, not `torch.nn.MultiheadAttention`'s pair of output and weights,
+    since linear attention has no weights: write `out = layer(x)`, because `out, weights = layer(x)`
+    would take a batch of two apart. Masks are True where a key takes part, as for
+    `scaled_dot_product_attention`.
 
         out_i = phi(q_i)^T S_i / (phi(q_i)^T z_i + eps)        (equations 4 to 12 of the paper)
-
-    Unlike `torch.nn.MultiheadAttention` it returns the output alone, since linear attention has no
-    attention weights, and masks are True where a key takes part (as for
-    `scaled_dot_product_attention`).
 
     Args:
         embed_dim: E.
@@ -58,6 +59,7 @@ class LinearAttention(nn.Module):
         eps: added to the denominator.
         decay: None, "fixed" or "learned", as for `Linear`. A layer with a decay is causal only.
         feature_map_options: options of a feature map given by name, such as {"num_features": 64}.
+        batch_first: True alone, for code that builds `torch.nn.MultiheadAttention` with it.
 
     Attributes:
         qkv: torch.nn.Linear to queries, keys and values, concatenated: (H + 2 H_kv) D outputs.
@@ -80,7 +82,11 @@ class LinearAttention(nn.Module):
         eps: float = 1e-6,
         decay: str | None = None,
         feature_map_options: Mapping[str, Any] | None = None,
+        batch_first: bool = True,
     ) -> None:
+        if batch_first is not True:
+            advice = "pass x.transpose(0, 1), and transpose the output back"
+            raise ValueError(expected("batch_first", "True", batch_first, advice))
         embed_dim = at_least("embed_dim", embed_dim, 1)
         num_heads = at_least("num_heads", num_heads, 1)
         in_range("eps", eps, 0.0, float("inf"))
