@@ -7,7 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from linattn_core import LinearAttentionState, backends, linear_attention
+from linattn_core import (
+    LinearAttentionState,
+    backends,
+    linear_attention,
+    linear_attention_step,
+)
+from linattn_core.calls import AttentionCall, StepCall
+from linattn_core.preparation import prepare_attention, prepare_step
 
 BACKENDS = [name for name in ("cpu", "reference") if name in backends()]
 LENGTHS = {"cu_seqlens": ([0, 20, 64], [0, 200, 64], 1), "key_lengths": ([20, 64], [200, 9], 2)}
@@ -62,6 +69,37 @@ def test_memory_that_was_freed_is_not_read(
     named = "initial_state" if name in ("s", "z") else name
     with pytest.raises(ValueError, match=rf"^{named}: .*freed"):
         torch.autograd.grad(out, inputs["query"], torch.ones(1, 2, 64, 8))
+
+
+@pytest.mark.skipif("cpu" not in backends(), reason="no native backend is installed")
+@pytest.mark.parametrize("left", [0, 16])
+@pytest.mark.parametrize("name", ["query", "key", "value", "s", "z"])
+def test_a_call_refuses_memory_that_was_freed(name: str, left: int) -> None:
+    inputs = {x: torch.rand(1, 64, 2, 8).transpose(1, 2) for x in ("query", "key", "value")}
+    state = LinearAttentionState(torch.rand(1, 2, 8, 8), torch.rand(1, 2, 8))
+    last = [x[:, :, -1] for x in inputs.values()]
+    {**inputs, **state._asdict()}[name].untyped_storage().resize_(left)
+    named = "initial_state" if name in ("s", "z") else name
+    with pytest.raises(ValueError, match=rf"^{named}: .*freed"):
+        linear_attention(**inputs, is_causal=True, initial_state=state, backend="cpu")
+    named = "state" if name in ("s", "z") else name
+    with pytest.raises(ValueError, match=rf"^{named}: .*freed"):
+        linear_attention_step(*last, state, inplace=True, backend="cpu")
+
+
+def test_numbers_that_native_code_reads_are_copies() -> None:
+    """A thread that changes them after the check changes nothing."""
+    x = torch.rand(1, 2, 64, 8)
+    for name, numbers in (("key_lengths", [20]), ("cu_seqlens", [0, 20, 64])):
+        theirs = torch.tensor(numbers)
+        call = AttentionCall(x, x, x, True)._replace(**{name: theirs})
+        ours = getattr(prepare_attention(call, "elu", "auto", enable_gqa=False), name)
+        assert ours.data_ptr() != theirs.data_ptr() and torch.equal(ours, theirs)
+    slots = torch.tensor([0])
+    state = LinearAttentionState.zeros(1, 2, 8, 8)
+    step = StepCall(*3 * (x[:, :, 0],), state, state_indices=slots)
+    ours = prepare_step(step, "elu", "auto", inplace=True, enable_gqa=False).state_indices
+    assert ours is not None and ours.data_ptr() != slots.data_ptr()
 
 
 def test_empty_tensors_need_no_memory() -> None:

@@ -12,7 +12,14 @@ from linattn_core.state import LinearAttentionState, accumulation_dtype
 
 
 def complete_attention(call: AttentionCall) -> AttentionCall:
-    """The call with its mask as (B, L), its decay as (B, H_kv, L), and eps 0 if not normalized."""
+    """The call with its mask as (B, L), its decay as (B, H_kv, L), and eps 0 if not normalized.
+
+    Integers on a CPU are copies, so that no other thread changes them after they were checked.
+    """
+    if call.key_lengths is not None or call.cu_seqlens is not None:
+        call = call._replace(
+            key_lengths=copy_integers(call.key_lengths), cu_seqlens=copy_integers(call.cu_seqlens)
+        )
     if call.attn_mask is not None:
         call = call._replace(attn_mask=_key_mask(call.attn_mask, call))
     if call.log_decay is not None:
@@ -26,8 +33,18 @@ def complete_step(call: StepCall) -> StepCall:
     if call.log_decay is not None:
         call = call._replace(log_decay=_step_decay(call.log_decay, call))
     if call.state_indices is not None:
-        call = call._replace(state_indices=call.state_indices.to(call.device))
+        call = call._replace(state_indices=copy_integers(call.state_indices.to(call.device)))
     return call if call.normalize else call._replace(eps=0.0)
+
+
+def copy_integers(x: Tensor | None) -> Tensor | None:
+    """A copy in int64 of numbers on a CPU, by which native code reads memory; others as they are.
+
+    They may share memory with a NumPy array. Kernels on a GPU ignore numbers out of range.
+    """
+    if x is None or x.device.type != "cpu":
+        return x
+    return x.to(torch.int64, copy=True)
 
 
 def _key_mask(mask: Tensor, call: AttentionCall) -> Tensor:

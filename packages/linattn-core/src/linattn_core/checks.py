@@ -18,9 +18,8 @@ from linattn_core.arguments import (
 )
 from linattn_core.calls import AttentionCall, StepCall
 from linattn_core.errors import expected, quote
-from linattn_core.state import LinearAttentionState, accumulation_dtype
+from linattn_core.state import FLOATS, SUMS, LinearAttentionState, accumulation_dtype
 
-FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _SEQUENCES = "(batch, heads, length, dim)"
 
 
@@ -175,8 +174,7 @@ def _is_plain_step(call: StepCall, backend: str, enable_gqa: bool, inplace: bool
     return (
         query.shape == key.shape
         and query.dtype == key.dtype == value.dtype
-        and value.dtype in FLOATS
-        and s.dtype == z.dtype == accumulation_dtype(value.dtype)
+        and s.dtype == z.dtype == SUMS.get(value.dtype)
         and len(query.shape) == len(z.shape) == 3
         and value.shape[:2] == query.shape[:2] == z.shape[:2]
         and s.shape == (*z.shape, *value.shape[2:])

@@ -16,6 +16,7 @@ from torch import Tensor
 from linattn_core.calls import GRADIENTS, AttentionCall, Gradients, StepCall
 from linattn_core.errors import expected
 from linattn_core.state import LinearAttentionState
+from linattn_core.values import is_held
 
 Strided = tuple[int, int, int, int, int]
 State = tuple[int, int]
@@ -64,17 +65,21 @@ class Fields:
 
     def step(self, call: StepCall) -> dict[str, Any]:
         """The fields of a step; `call` must live until it ends."""
-        query, value, (s, z) = call.query, call.value, call.state
+        query, key, value, (s, z) = call[:4]
+        check_memory(STEP_TENSORS, (query, key, value, s, z))
         batch, heads, dim = query.shape
+        (q0, q1, q2), (k0, k1, k2), (v0, v1, v2) = query.stride(), key.stride(), value.stride()
+        z0, z1, z2 = z.stride()
+        # Written out, as in `attention`. The stride of positions of one position is not used.
         return {
-            "query": row_strides(query),
-            "key": row_strides(call.key),
-            "value": row_strides(value),
-            "s": address_and_strides(s),
-            "z": row_strides(z),
+            "query": (query.data_ptr(), q0, q1, 0, q2),
+            "key": (key.data_ptr(), k0, k1, 0, k2),
+            "value": (value.data_ptr(), v0, v1, 0, v2),
+            "s": (s.data_ptr(), *s.stride()),
+            "z": (z.data_ptr(), z0, z1, 0, z2),
             "batch": batch,
             "heads": heads,
-            "kv_heads": call.kv_heads,
+            "kv_heads": key.shape[1],
             "dim": dim,
             "value_dim": value.shape[2],
             "query_dtype": self.dtypes[query.dtype],
@@ -85,6 +90,24 @@ class Fields:
         }
 
 
+_TENSORS = ("query", "key", "value", "attn_mask", "log_decay", "initial_state", "initial_state")
+STEP_TENSORS = ("query", "key", "value", "state", "state")
+
+
+def check_memory(names: Sequence[str], tensors: Sequence[Tensor | None]) -> None:
+    """Refuses a tensor whose storage was freed or shrunk: native code would read other memory."""
+    for name, x in zip(names, tensors, strict=False):
+        if x is None or (
+            x.is_contiguous()
+            and x.itemsize * x.storage_offset() + x.nbytes <= x.untyped_storage().nbytes()
+        ):
+            continue  # `is_held`, written out for most tensors
+        if not is_held(x):
+            wanted, got = f"memory for the shape {tuple(x.shape)}", "storage that was freed"
+            advice = "keep a tensor's storage as it is while the tensor is used"
+            raise ValueError(expected(name, wanted, got, advice))
+
+
 def make_readable(call: AttentionCall) -> AttentionCall:
     """The call as native code reads it: state, lengths, mask and decay contiguous.
 
@@ -93,6 +116,9 @@ def make_readable(call: AttentionCall) -> AttentionCall:
     The returned call holds the copies, so the caller keeps it until native code has read them.
     """
     mask, decay = call.attn_mask, call.log_decay
+    tensors = (call.query, call.key, call.value, mask, decay)
+    initial = call.initial_state
+    check_memory(_TENSORS, tensors if initial is None else (*tensors, *initial))
     if mask is not None:
         call = call._replace(attn_mask=mask.contiguous())
     if decay is not None:
@@ -163,12 +189,6 @@ def address_and_strides(x: Tensor) -> Strided:
     return x.data_ptr(), batch, head, position, dim
 
 
-def row_strides(x: Tensor) -> Strided:
-    """The same for a (B, H, D) tensor; its stride of positions is 0 and not used."""
-    batch, head, dim = x.stride()
-    return x.data_ptr(), batch, head, 0, dim
-
-
 def address(x: Tensor | None) -> int:
     """The address of the first element; 0 (null) for None."""
     return 0 if x is None else x.data_ptr()
@@ -188,6 +208,9 @@ def addresses(state: LinearAttentionState | None) -> State:
 
 def mark_written(*tensors: Tensor) -> None:
     """Tells autograd that native code has changed the tensors, as torch's own operations do."""
-    tracked = [x for x in tensors if not x.is_inference()]
-    if tracked:
-        torch.autograd.graph.increment_version(tracked)
+    for x in tensors:
+        if x.is_inference():
+            tensors = tuple(x for x in tensors if not x.is_inference())
+            break
+    if tensors:
+        torch.autograd.graph.increment_version(tensors)

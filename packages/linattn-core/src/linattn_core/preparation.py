@@ -34,12 +34,13 @@ def prepare_attention(
 ) -> AttentionCall:
     """The checked call; its feature map is applied if the kernels do not apply it themselves."""
     call = checks.check_attention(call, backend, enable_gqa=enable_gqa)
-    if not _is_applied_inside(feature_map):
+    if call.feature_map == "identity" and not _is_applied_inside(feature_map):
         _check_bare_sums(call, feature_map)
         query, key = _map_features(call.query, _erase_padding(call), feature_map)
         call = call._replace(query=query, key=key)
-    checks.check_feature_dim(call.initial_state, "initial_state", call.key.shape[-1])
-    if needs_gradients(call, call.initial_state):
+    if call.initial_state is not None:
+        checks.check_feature_dim(call.initial_state, "initial_state", call.key.shape[-1])
+    if torch.is_grad_enabled() and needs_gradients(call, call.initial_state):
         return call._replace(requires_grad=True)
     return call
 
@@ -53,12 +54,13 @@ def prepare_step(
 ) -> StepCall:
     """The checked call; its feature map is applied if the kernels do not apply it themselves."""
     call = checks.check_step(call, backend, enable_gqa=enable_gqa, inplace=inplace)
-    if not _is_applied_inside(feature_map):
+    if call.feature_map == "identity" and not _is_applied_inside(feature_map):
         # Feature maps act on (B, H, N, D); a step is a sequence of one.
         query, key = _map_features(call.query[:, :, None], call.key[:, :, None], feature_map)
         call = call._replace(query=query[:, :, 0], key=key[:, :, 0])
-    checks.check_feature_dim(call.state, "state", call.key.shape[-1])
-    if not needs_gradients(call, call.state):
+    if call.state.z.shape[-1] != call.key.shape[-1]:
+        checks.check_feature_dim(call.state, "state", call.key.shape[-1])
+    if not (torch.is_grad_enabled() and needs_gradients(call, call.state)):
         return call
     if inplace:
         wanted, got = "a call without gradients", "tensors that require one"
@@ -68,8 +70,8 @@ def prepare_step(
 
 
 def needs_gradients(call: AttentionCall | StepCall, state: LinearAttentionState | None) -> bool:
-    """Whether autograd will differentiate the call."""
-    return torch.is_grad_enabled() and (
+    """Whether autograd will differentiate the call where gradients are enabled."""
+    return bool(
         call.query.requires_grad
         or call.key.requires_grad
         or call.value.requires_grad

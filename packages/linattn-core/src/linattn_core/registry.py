@@ -49,6 +49,8 @@ class Installed(NamedTuple):
 
 _lock = threading.Lock()
 _installed: list[Installed] | None = None
+_steps: dict[tuple[object, ...], Backend] = {}  # what `select_step` has chosen
+_MOST_STEPS = 4_096
 
 
 def _load(entry: EntryPoint) -> Installed:
@@ -103,6 +105,7 @@ def reload_backends() -> None:
     global _installed
     with _lock:
         _installed = None
+        _steps.clear()
 
 
 def backends() -> tuple[str, ...]:
@@ -130,7 +133,7 @@ def empty_cache() -> None:
 def select(name: str, call: AttentionCall | StepCall) -> Backend:
     """The backend that runs a call: the named one, or with "auto" the first that accepts."""
     if name == "auto":
-        for entry in installed_backends():
+        for entry in _installed or installed_backends():
             if entry.backend is not None and entry.backend.refuses(call) is None:
                 return entry.backend
         raise ValueError("No backend accepts this call.")
@@ -139,6 +142,22 @@ def select(name: str, call: AttentionCall | StepCall) -> Backend:
     if reason is not None:
         raise ValueError(f"backend {name!r} refuses this call: {reason}")
     return backend
+
+
+def select_step(name: str, call: StepCall) -> Backend:
+    """As `select`, asked once for all steps that differ in numbers, strides and the batch alone."""
+    query, value, slots = call.query, call.value, call.state_indices
+    key = (
+        name, query.device, query.dtype, value.dtype, query.shape[1:], value.shape[1:],
+        call.feature_map, call.requires_grad, call.normalize, slots is None,
+        call.log_decay is None,
+    )  # fmt: skip
+    chosen = _steps.get(key)
+    if chosen is None:
+        if len(_steps) >= _MOST_STEPS:
+            _steps.clear()
+        chosen = _steps[key] = select(name, call)
+    return chosen
 
 
 def find_backend(name: str) -> Backend:

@@ -11,10 +11,16 @@ from torch import Tensor
 from linattn_core.errors import expected
 from linattn_core.torch_private import register_namedtuple
 
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype of sums, S and z for inputs of `dtype`: float64 for float64, else float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+#: The same for the dtypes that calls may have.
+SUMS = {x: accumulation_dtype(x) for x in FLOATS}
 
 
 class TensorTuple(tuple[Tensor, ...]):

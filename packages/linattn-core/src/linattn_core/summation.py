@@ -79,7 +79,7 @@ def sum_keys(call: AttentionCall, backend: str) -> LinearAttentionState:
         query=_placeholder(keys.key, call.cu_seqlens), is_causal=False, initial_state=None,
         log_decay=None, return_state=True, return_normalizer=False,
     )  # fmt: skip
-    keys = keys._replace(requires_grad=needs_gradients(keys, None))
+    keys = keys._replace(requires_grad=torch.is_grad_enabled() and needs_gradients(keys, None))
     _, state, _ = operators.attention(keys, backend)
     assert state is not None, "return_state was set"
     if decay is not None:  # the weights are the last column of the values

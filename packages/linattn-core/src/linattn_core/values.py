@@ -74,7 +74,7 @@ def cast_saved(call: AttentionCall, output: Output, grad_out: Tensor) -> SavedPa
     ):  # fmt: skip
         if x is None:
             continue
-        if not _is_held(x):
+        if not is_held(x):
             wanted, got = "the memory of the forward pass", "memory that was freed"
             advice = "keep the storage until backward() has run"
             raise ValueError(expected(name, wanted, got, advice))
@@ -148,7 +148,7 @@ def _is_integer(x: Tensor | None) -> bool:
     return x is None or not (x.is_floating_point() or x.dtype == torch.bool)
 
 
-def _is_held(x: Tensor) -> bool:
+def is_held(x: Tensor) -> bool:
     """Whether the storage reaches the end of the last number."""
     size = x.nbytes
     if not x.is_contiguous():

@@ -21,7 +21,7 @@ from linattn_core.native import (
 )
 from linattn_core.reference.decay import exp_without_subnormals
 from linattn_core.reference.definition import decay_of_present
-from linattn_core.state import LinearAttentionState, accumulation_dtype, decay_state
+from linattn_core.state import SUMS, LinearAttentionState, decay_state
 from linattn_cpu import _native, decoder, memory
 
 _FIELDS = Fields(_native)
@@ -65,7 +65,7 @@ class CpuBackend:
     def attention(self, call: AttentionCall) -> Output:
         call = make_readable(call)
         (batch, heads, length, _), value = call.query.shape, call.value
-        dtype, device = accumulation_dtype(value.dtype), value.device
+        dtype, device = SUMS[value.dtype], value.device
         out = memory.empty(batch, heads, length, value.shape[3], dtype=value.dtype)
         normalizer = _NONE
         if call.requires_grad or call.return_normalizer:
@@ -77,8 +77,8 @@ class CpuBackend:
                 dtype=dtype, device=device,
             )  # fmt: skip
         fields = _attention_fields(call)
-        fields["initial"] = addresses(call.initial_state)
-        fields["last"] = addresses(state)
+        fields["initial"] = (0, 0) if call.initial_state is None else addresses(call.initial_state)
+        fields["last"] = (0, 0) if state is None else addresses(state)
         fields["out"] = out.data_ptr()
         fields["normalizer"] = normalizer.data_ptr()
         _native.attention_forward(fields)
@@ -120,13 +120,13 @@ class CpuBackend:
 
     def step(self, call: StepCall) -> Tensor:
         value, slots, decay = call.value, call.state_indices, call.log_decay
-        out = value.new_empty(call.batch, call.heads, call.value_dim)
+        out = value.new_empty(*call.query.shape[:2], value.shape[2])
         # Variables keep possible copies alive, because the kernel only gets their addresses.
         slots = None if slots is None else slots.to(torch.int64).contiguous()
         decay = None if decay is None else decay.contiguous()
         fields = _FIELDS.step(call)
-        fields["state_indices"] = address(slots)
-        fields["log_decay"] = address(decay)
+        fields["state_indices"] = 0 if slots is None else slots.data_ptr()
+        fields["log_decay"] = 0 if decay is None else decay.data_ptr()
         fields["out"] = out.data_ptr()
         fields["threads"] = torch.get_num_threads()
         _native.step(fields)
@@ -184,7 +184,8 @@ def _as_noncausal(
 
 def _attention_fields(call: AttentionCall) -> dict[str, Any]:
     fields = _FIELDS.attention(call)
-    fields["mask"] = address(call.attn_mask)
-    fields["log_decay"] = address(call.log_decay)
+    mask, decay = call.attn_mask, call.log_decay
+    fields["mask"] = 0 if mask is None else mask.data_ptr()
+    fields["log_decay"] = 0 if decay is None else decay.data_ptr()
     fields["threads"] = torch.get_num_threads()
     return fields

@@ -72,6 +72,11 @@ class KernelBackend(ABC):
         return {}
 
     @functools.cached_property
+    def _refused(self) -> dict[torch.device, str]:
+        """Why calls on a device are refused, whatever they are."""
+        return {}
+
+    @functools.cached_property
     def _plans(self) -> dict[tuple[Any, ...], _Plan]:
         """How calls are launched, by all that it depends on."""
         return {}
@@ -95,6 +100,8 @@ class KernelBackend(ABC):
     def refuses(self, call: AttentionCall | StepCall) -> str | None:
         """Memory off the GPU, `log_decay`, float64, old GPUs, heads too wide, 2^31 positions."""
         query, value = call.query, call.value
+        if query.device in self._refused:
+            return self._refused[query.device]
         longest = max(query.shape[2], call.key.shape[2]) if isinstance(call, AttentionCall) else 0
         key = (
             type(call), query.device, query.dtype, value.dtype, query.shape[-1], value.shape[-1],
@@ -108,6 +115,7 @@ class KernelBackend(ABC):
     def _find_refusal(self, call: AttentionCall | StepCall) -> str | None:
         reason = self.refuses_device(call.device)
         if reason is not None:
+            self._refused[call.device] = reason
             return reason
         if call.log_decay is not None:
             return 'its kernels take no log_decay; pass backend="auto" or "reference".'

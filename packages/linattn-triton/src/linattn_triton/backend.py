@@ -6,7 +6,14 @@ import torch
 from torch import Tensor
 
 from linattn_core.calls import AttentionCall, Gradients, Output, StepCall
-from linattn_core.native import contiguous, make_readable, mark_written, new_state
+from linattn_core.native import (
+    STEP_TENSORS,
+    check_memory,
+    contiguous,
+    make_readable,
+    mark_written,
+    new_state,
+)
 from linattn_core.state import LinearAttentionState
 from linattn_triton import device
 from linattn_triton.configurations import WIDEST
@@ -102,6 +109,7 @@ class TritonBackend:
     def step(self, call: StepCall) -> Tensor:
         from linattn_triton import launches
 
+        check_memory(STEP_TENSORS, (*call[:3], *call.state))
         out = call.value.new_empty(call.batch, call.heads, call.value_dim)
         with device.current(call.device):
             launches.step(call, out)

@@ -20,7 +20,6 @@ from linattn_core.operators.attention_backward import attention_backward
 from linattn_core.operators.gradients import GRADIENTS
 from linattn_core.operators.library import (
     Flat,
-    copy_lengths,
     merge_arguments,
     pair,
     register,
@@ -32,6 +31,7 @@ from linattn_core.state import LinearAttentionState, accumulation_dtype
 from linattn_core.torch_private import find_observer, is_tracing
 
 _FLAT = Flat(AttentionCall)
+_NO_STATE = (None, None)
 _SCHEMA = f"({_FLAT.schema}, str backend) -> (Tensor out, Tensor s, Tensor z)"
 _SCHEMA_WITH_GRADIENTS = _SCHEMA[:-1] + ", Tensor normalizer)"
 
@@ -71,7 +71,7 @@ def _context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> N
     ctx.set_materialize_grads(call.return_state)
     # Causal gradients compute S again from the initial state; others read the sums over the keys.
     sums = (None, None) if call.is_causal else (s, z)
-    ctx.save_for_backward(out, normalizer, *sums, *copy_lengths(tensors))
+    ctx.save_for_backward(out, normalizer, *sums, *tensors)
 
 
 def _autograd(
@@ -117,7 +117,12 @@ def attention(
     call: AttentionCall, backend: str
 ) -> tuple[Tensor, LinearAttentionState | None, Tensor | None]:
     """Output, state and normalizer (with eps) by the named backend; None for what is not wanted."""
-    observer = find_observer(_FLAT.tensors(call), requires_grad=call.requires_grad)
+    initial = call.initial_state or _NO_STATE  # written out, for short calls
+    tensors = (
+        call.query, call.key, call.value, call.key_lengths, call.cu_seqlens, call.attn_mask,
+        call.log_decay, *initial,
+    )  # fmt: skip
+    observer = find_observer(tensors, requires_grad=call.requires_grad)
     if observer == "nobody":
         if not call.requires_grad:
             out, normalizer, state = direct.run(call, backend)

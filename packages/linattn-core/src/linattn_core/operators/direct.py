@@ -15,7 +15,7 @@ from linattn_core import registry
 from linattn_core.autocast import in_full_precision
 from linattn_core.calls import AttentionCall, Output
 from linattn_core.operators.attention_backward import attention_backward
-from linattn_core.operators.library import copy_lengths, pair
+from linattn_core.operators.library import pair
 from linattn_core.state import LinearAttentionState
 from linattn_core.values import check_attention_values
 
@@ -27,7 +27,8 @@ _TENSORS = (
 
 def run(call: AttentionCall, backend: str) -> Output:
     """Runs the kernel of a call, after checks of the numbers in its tensors."""
-    check_attention_values(call)
+    if not (call.key_lengths is call.cu_seqlens is call.log_decay is None):
+        check_attention_values(call)
     chosen = registry.select(backend, call)
     return in_full_precision(call.query.device.type, chosen.attention, call)
 
@@ -58,7 +59,7 @@ class _Attention(torch.autograd.Function):
         # Causal gradients compute S again from the initial state; others read the sums.
         sums = (None, None) if call.is_causal or state is None else state
         # In the operator's order, because checkpointing may repeat this pass by the operator.
-        ctx.save_for_backward(out, normalizer, *sums, *copy_lengths(tensors))
+        ctx.save_for_backward(out, normalizer, *sums, *tensors)
         # Without the tensors: autograd does not know those of an attribute and could not free them.
         ctx.settings, ctx.backend = _with(call, (None,) * len(tensors)), backend
         return (out, *state) if call.return_state and state is not None else out

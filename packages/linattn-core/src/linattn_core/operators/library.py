@@ -132,18 +132,6 @@ def merge_arguments(tensors: Sequence[Tensor | None], others: Sequence[Any]) -> 
     return [y if x is None else x for x, y in zip(tensors, others, strict=True)]
 
 
-def copy_lengths(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """The tensors to save for the backward pass, integers copied.
-
-    key_lengths and cu_seqlens may share memory with a NumPy array, whose changes autograd does not
-    see; native code reads memory by them.
-    """
-    return [
-        x if x is None or x.is_floating_point() or x.dtype == torch.bool else x.clone()
-        for x in tensors
-    ]
-
-
 def full_precision(kernel: Callable[..., R]) -> Callable[..., R]:
     """The same kernel without autocast."""
 
