@@ -32,7 +32,10 @@ class Backend(Protocol):
         """None if the backend can run on this machine, else the reason as a sentence."""
 
     def refuses(self, call: AttentionCall | StepCall) -> str | None:
-        """None to accept the call, else the reason as a sentence. Reads no values of tensors."""
+        """None to accept the call, else the reason as a sentence. Reads no values of tensors.
+
+        One answer holds for all steps that differ in numbers, strides and the batch alone.
+        """
 
     def attention(self, call: AttentionCall) -> Output:
         """Computes whole sequences. Writes to no tensor of the call."""
