@@ -223,7 +223,8 @@ class Block(nn.Module):
         if not self.norm_first:
             x = self.norm1(x)
         if self.cross is not None:
-            x = self._attend_across(self.cross, x, memory, dropout, packing)
+            sums = cast(LinearAttentionState, memory)
+            x = self._attend_across(self.cross, x, sums, dropout, packing)
         if self.norm_first:
             return x + _dropout(self._ffn(self.norm2(x)), dropout)
         return cast(Tensor, self.norm2(x + _dropout(self._ffn(x), dropout)))
@@ -232,14 +233,11 @@ class Block(nn.Module):
         self,
         cross: LinearAttention,
         x: Tensor,
-        memory: LinearAttentionState | None,
+        memory: LinearAttentionState,
         dropout: float,
         packing: Packing | None,
     ) -> Tensor:
         """x (B, N, E), packed (1, T, E) or (B, E), plus what cross-attention reads."""
-        if memory is None:
-            wanted = "the sums that cross-attention reads"
-            raise ValueError(expected("memory", wanted, "none", "see Transformer.remember"))
         inputs = self.norm_cross(x) if self.norm_first else x
         if packing is not None:
             read = packing.pack(cross.read(packing.unpack(inputs), memory))

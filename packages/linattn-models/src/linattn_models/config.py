@@ -118,18 +118,18 @@ class TransformerConfig:
 
     def _check_combinations(self, attention: Attention) -> None:
         blocks = self.causal_block > 1
-        if blocks and not self.is_causal:
-            wanted, advice = "is_causal=True", "without causality every position sees all"
-            raise ValueError(expected("causal_block", wanted, "is_causal=False", advice))
+        advice = "it needs an order of positions"
+        windowed = isinstance(attention, Linear) and attention.window_size
+        ordered = {
+            "causal_block": blocks,
+            "decay": isinstance(attention, Linear) and attention.decay,
+            "past_size": isinstance(attention, Softmax) and attention.past_size,
+        }
+        for name in (name for name, used in ordered.items() if used and not self.is_causal):
+            raise ValueError(expected(name, "is_causal=True", "is_causal=False", advice))
         if self.cross_attention and not isinstance(attention, Linear):
             advice = "only linear attention leaves sums of a memory"
             raise ValueError(expected("cross_attention", "linear attention", attention, advice))
-        advice = "it needs an order of positions"
-        if isinstance(attention, Linear) and attention.decay is not None and not self.is_causal:
-            raise ValueError(expected("decay", "is_causal=True", "is_causal=False", advice))
-        if isinstance(attention, Softmax) and attention.past_size and not self.is_causal:
-            raise ValueError(expected("past_size", "is_causal=True", "is_causal=False", advice))
-        windowed = isinstance(attention, Linear) and attention.window_size
         if windowed and (blocks or not self.is_causal):
             wanted = "is_causal=True and causal_block=1"
             got = f"is_causal={self.is_causal}, causal_block={self.causal_block}"

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, cast
 
 from torch import Tensor
 
-from linattn_core.decoder_spec import CannotCompile
+from linattn_core.decoder_spec import DecoderDescription
 from linattn_core.errors import expected
 from linattn_models.block import Block
 from linattn_models.config import TransformerConfig
@@ -170,11 +170,9 @@ class Seq2SeqTransformer(TokenTransformer):
         """True: cross-attention is linear, and so is the decoder's attention."""
         return True
 
-    def describe(self, positions: int | None = None) -> NoReturn:
+    def describe(self, positions: int | None = None) -> DecoderDescription:
         """Raises CannotCompile: cross-attention has no compiled step."""
-        raise CannotCompile(
-            expected("a compiled model", "no cross-attention", "one", "decode eagerly")
-        )
+        return self.transformer.describe()
 
     def to_dict(self) -> dict[str, Any]:
         """The settings that rebuild the model without its weights, as JSON values."""

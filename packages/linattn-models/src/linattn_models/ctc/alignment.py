@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from linattn_core.errors import expected, quote
+from linattn_core.errors import expected
 from linattn_models.packing import past_lengths
 from linattn_models.validation import int_list, lengths_within, wrong_shape
 
@@ -52,7 +52,11 @@ def ctc_align(log_probabilities: Tensor | Floats, phones: Sequence[int]) -> list
     Cost: O(T S) time and T (2 S + 1) bytes for S phones.
     """
     frames = as_frames(log_probabilities)
-    phones = int_list("phones", phones)
+    phones, classes = int_list("phones", phones), frames.shape[1]
+    for phone in phones:
+        if not 1 <= phone < classes:
+            wanted = f"classes in 1..{classes - 1}, since {BLANK} is the blank"
+            raise ValueError(expected("phones", wanted, phone))
     aligned = find_alignment(frames, phones)
     if aligned is None:
         wanted = f"a path of {len(frames)} frames for {len(phones)} phones"
@@ -62,7 +66,7 @@ def ctc_align(log_probabilities: Tensor | Floats, phones: Sequence[int]) -> list
 
 def find_alignment(frames: Floats, phones: Sequence[int]) -> list[AlignedPhone] | None:
     """As `ctc_align`, for (T, C) log-probabilities; None if no path gives the phones."""
-    states, may_skip = _states(phones, frames.shape[1])
+    states, may_skip = _states(phones)
     moves = np.zeros((len(frames), len(states)), np.uint8)  # the path came from this many back
     scores = _initial(len(states))
     for time, frame in enumerate(frames):
@@ -89,7 +93,7 @@ def labeling_log_probability(frames: Floats, phones: Sequence[int]) -> float:
 
     Cost: O(T S) time, O(S) memory.
     """
-    states, may_skip = _states(phones, frames.shape[1])
+    states, may_skip = _states(phones)
     scores = _initial(len(states))
     for frame in frames:
         scores = np.logaddexp.reduce(_predecessors(scores, may_skip), axis=0) + frame[states]
@@ -112,12 +116,8 @@ def as_frames(log_probabilities: Tensor | NDArray[Any]) -> Floats:
     return frames
 
 
-def _states(phones: Sequence[int], classes: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _states(phones: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """The phones with blanks around them, and for which a path may skip the blank before."""
-    outside = [phone for phone in phones if not 1 <= phone < classes]
-    if outside:
-        wanted = f"classes in 1..{classes - 1}, since {BLANK} is the blank"
-        raise ValueError(expected("phones", wanted, quote(outside[0])))
     states = np.full(2 * len(phones) + 1, BLANK, np.int64)
     states[1::2] = phones
     may_skip = np.zeros(len(states), bool)

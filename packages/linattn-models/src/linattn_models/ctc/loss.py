@@ -43,12 +43,19 @@ def ctc_loss(
     check_classes(log_probabilities)
     if not log_probabilities.is_floating_point():
         raise TypeError(expected("log_probabilities", "a floating dtype", log_probabilities.dtype))
-    batch, frames, classes = log_probabilities.shape
+    batch, frames, _ = log_probabilities.shape
     if batch == 0 or frames == 0:
         got = f"shape {tuple(log_probabilities.shape)}"
         raise ValueError(expected("log_probabilities", "at least one row and one frame", got))
     lengths_within("lengths", lengths, batch, frames)
-    _check_targets(targets, target_lengths, batch, classes)
+    return loss_of_outputs(log_probabilities, lengths, targets, target_lengths)
+
+
+def loss_of_outputs(
+    log_probabilities: Tensor, lengths: Tensor, targets: Tensor, target_lengths: Tensor
+) -> Tensor:
+    """`ctc_loss` of what a recognizer returned, and of lengths that it has checked."""
+    _check_targets(targets, target_lengths, len(log_probabilities), log_probabilities.shape[2])
     lengths, target_lengths = lengths.to(targets.device), target_lengths.to(targets.device)
     _check_room(lengths, targets, target_lengths)
     in_float = log_probabilities.to(torch.promote_types(log_probabilities.dtype, torch.float32))

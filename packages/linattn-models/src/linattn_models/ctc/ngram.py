@@ -20,7 +20,7 @@ from linattn_models.ctc.arpa import (
     read_arpa,
     write_arpa,
 )
-from linattn_models.validation import as_int, at_least, int_list
+from linattn_models.validation import at_least, int_list
 
 History = tuple[int, ...]
 START, END = -1, 0
@@ -78,7 +78,6 @@ class NGram:
             TypeError: phones that are not integers.
         """
         order = at_least("order", order, 1)
-        _check_names(phones)
         sentences = [_tokens(transcript, len(phones)) for transcript in transcripts]
         if not sentences:
             raise ValueError(expected("transcripts", "at least one", "none"))
@@ -136,9 +135,7 @@ class NGram:
             TypeError: phones that are not integers.
         """
         before = _tokens(history, len(self.phones))[:-1]
-        last = as_int(phone)
-        if last is None:
-            raise TypeError(expected("phone", "an int", quote(phone)))
+        (last,) = int_list("phone", [phone])
         if last != END:
             _tokens([last], len(self.phones))
         return float(self.log_probs(self._state(tuple(before)))[last])

@@ -12,7 +12,7 @@ from linattn_core.errors import expected
 from linattn_models.ctc.alignment import BLANK, ctc_greedy
 from linattn_models.ctc.config import FrontConfig
 from linattn_models.ctc.front import Subsampling
-from linattn_models.ctc.loss import ctc_loss
+from linattn_models.ctc.loss import loss_of_outputs
 from linattn_models.packing import past_lengths
 from linattn_models.precision import dtype_of
 from linattn_models.validation import (
@@ -156,7 +156,8 @@ class Recognizer(nn.Module):
         log_probabilities = self(frames, lengths, chunk=chunk)
         if lengths is None:
             lengths = torch.full((frames.shape[0],), frames.shape[1], device=frames.device)
-        return ctc_loss(log_probabilities, self.output_lengths(lengths), targets, target_lengths)
+        lengths = self.output_lengths(lengths)
+        return loss_of_outputs(log_probabilities, lengths, targets, target_lengths)
 
     @torch.no_grad()
     def greedy(
