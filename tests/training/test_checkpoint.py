@@ -9,6 +9,7 @@ import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -82,6 +83,47 @@ def test_a_state_that_would_run_code_is_refused(run: Path) -> None:
     write_checkpoint(folder, weights, {**state, "progress": io.BytesIO()})
     with pytest.raises(ValueError, match=r"step-12 is damaged.*state\.pt"):
         toy_run(run, steps=20, resume=True, **OFTEN)
+
+
+OTHERS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "a list": lambda state: [state],
+    "no progress": lambda state: state.pop("progress"),
+    "no step": lambda state: state["progress"].pop("step"),
+    "a step as text": lambda state: state["progress"].update(step="12"),
+    "an unknown key": lambda state: state["progress"].update(seconds=1),
+    "no fingerprint": lambda state: state.pop("fingerprint"),
+    "an optimizer of numbers": lambda state: state.update(optimizer=3),
+    "no moments": lambda state: state["optimizer"].update(dict.fromkeys(state["optimizer"], 1)),
+    "no random states": lambda state: state.pop("random"),
+    "random states of others": lambda state: state.update(random=[{"torch": 1}]),
+    "no threads": lambda state: state.pop("threads"),
+}
+
+
+@pytest.mark.parametrize("change", OTHERS)
+def test_content_that_no_run_writes_is_named(run: Path, change: str) -> None:
+    folder = run / "checkpoints" / "step-12"
+    weights, state = read_checkpoint(folder)
+    shutil.rmtree(folder)
+    changed = OTHERS[change](state)
+    write_checkpoint(folder, weights, changed if change == "a list" else state)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"step-12 is damaged: state\.pt") as refusal:
+        toy_run(run, steps=20, resume=True, **OFTEN)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "state.pt"])
+@pytest.mark.parametrize("content", [b"", b"\x80\x05}.", b"8" * 100])
+def test_a_file_of_other_bytes_with_their_checksum_is_named(
+    run: Path, name: str, content: bytes
+) -> None:
+    folder = run / "checkpoints" / "step-12"
+    (folder / name).write_bytes(content)
+    sums = [checkpoint_module._checksum(x, (folder / x).read_bytes()) for x in FILES[:2]]
+    (folder / FILES[2]).write_bytes(b"\n".join(sums))
+    with pytest.raises(ValueError, match=f"step-12 is damaged: {name}") as refusal:
+        toy_run(run, steps=20, resume=True, **OFTEN)
+    assert "\n" not in str(refusal.value)
 
 
 def test_what_a_killed_writer_left_is_not_a_checkpoint(run: Path, unbroken: Path) -> None:

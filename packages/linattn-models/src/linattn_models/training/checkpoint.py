@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-import pickle
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,14 +57,29 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     for name, content in contents.items():
         if _checksum(name, content) not in written:
             raise _damage_error(folder, f"{name} has another checksum than in {CHECKSUM_FILE}")
-    state = io.BytesIO(contents[STATE_FILE])
     try:
-        return Checkpoint(
-            safetensors.torch.load(contents[MODEL_FILE]),
-            torch.load(state, map_location="cpu", weights_only=True),
-        )
-    except (pickle.UnpicklingError, RuntimeError) as error:
+        weights = safetensors.torch.load(contents[MODEL_FILE])
+    except safetensors.SafetensorError as error:
+        raise _damage_error(folder, f"{MODEL_FILE} is no safetensors file ({error})") from None
+    try:
+        state = torch.load(io.BytesIO(contents[STATE_FILE]), map_location="cpu", weights_only=True)
+    except Exception as error:  # torch and pickle raise a dozen kinds for other bytes
         raise _damage_error(folder, f"{STATE_FILE} holds more than tensors and numbers") from error
+    with refuse_other_content(folder):
+        fits = isinstance(state["fingerprint"], str) and isinstance(state["steps"], int)
+        if not (fits and isinstance(state["progress"]["step"], int)):
+            raise TypeError("fingerprint, steps and progress")
+    return Checkpoint(weights, state)
+
+
+@contextmanager
+def refuse_other_content(folder: Path) -> Iterator[None]:
+    """Names the checkpoint where its state is not what a run writes."""
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError, RuntimeError) as error:
+        got = quote(f"{type(error).__name__}: {error}")
+        raise _damage_error(folder, f"{STATE_FILE} is not what a run writes, {got}") from error
 
 
 def require_like(

@@ -11,7 +11,7 @@ from time import perf_counter
 
 from linattn_core.errors import expected
 from linattn_models.files import remove_folder
-from linattn_models.training.checkpoint import write_checkpoint
+from linattn_models.training.checkpoint import refuse_other_content, write_checkpoint
 from linattn_models.training.config import ENDING
 from linattn_models.training.processes import on_main_process, share_refusals
 from linattn_models.training.run_folder import RunFolder, load_weights, read_own_checkpoint
@@ -78,13 +78,15 @@ def restore_progress(checkpoint: Path, updater: Updater, fingerprint: str) -> Pr
     with share_refusals():
         weights, state = read_own_checkpoint(checkpoint, fingerprint)
     config = updater.config
-    progress = Progress(**state["progress"])
+    with refuse_other_content(checkpoint):
+        progress = Progress(**state["progress"])
     if progress.step > config.steps:
         wanted = f"at least the {progress.step} that the run of {checkpoint} has made"
         raise ValueError(expected("steps", wanted, config.steps))
     load_weights(updater.model, weights, checkpoint)
     updater.scatter_weights()
-    updater.set_state(state, progress.step)
+    with refuse_other_content(checkpoint):
+        updater.set_state(state, progress.step)
     if config.schedule in ENDING and state["steps"] != config.steps:
         warnings.warn(
             f"the {config.schedule} schedule now ends at step {config.steps} instead of "
