@@ -246,7 +246,14 @@ def send(
 
 @pytest.mark.parametrize(
     ("arguments", "name"),
-    [({"queue": 0}, "queue"), ({"most_bytes": 0}, "most_bytes"), ({"stall": -1}, "stall")],
+    [
+        ({"queue": 0}, "queue"),
+        ({"most_bytes": 0}, "most_bytes"),
+        ({"most_unfinished": 0}, "most_unfinished"),
+        ({"body_time": -1}, "body_time"),
+        ({"most_prompt": 0}, "most_prompt"),
+        ({"stall": -1}, "stall"),
+    ],
 )
 def test_a_wrong_application_is_refused(arguments: dict[str, Any], name: str) -> None:
     with pytest.raises(ValueError, match=f"^{name}: expected"):

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Response
@@ -20,7 +21,7 @@ from linattn_models.decoding.batch import ContinuousBatch, Request
 from linattn_models.serving.completion import Completion
 from linattn_models.serving.engine import Engine, Overloaded, Stopped
 from linattn_models.serving.fields import BODY, CompletionFields, describe_error, read_fields
-from linattn_models.serving.limits import BodyLimit
+from linattn_models.serving.limits import BodyLimits, BodyReader
 from linattn_models.serving.metrics import Metrics
 from linattn_models.serving.responses import CompletionResponse, refusal
 from linattn_models.serving.states import StateStore, write_bytes
@@ -38,6 +39,9 @@ def create_app(
     *,
     name: str = "linattn",
     most_bytes: int = 1 << 24,
+    most_unfinished: int = 1 << 26,
+    body_time: float = 60.0,
+    most_prompt: int = 1 << 20,
     stall: float = 30.0,
 ) -> FastAPI:
     """An application that answers requests for completions from one batch.
@@ -55,6 +59,9 @@ def create_app(
         queue: requests that may wait for their first token; more are answered by 503.
         name: of the model.
         most_bytes: of a request's body; larger ones are answered by 413.
+        most_unfinished: bytes of all bodies that are not whole yet; more are answered by 503.
+        body_time: seconds in which a body has to be whole; slower ones are answered by 408.
+        most_prompt: characters or tokens of a prompt, which is refused before it is encoded.
         stall: seconds after which a reader of events that takes nothing is dropped.
 
     Returns:
@@ -68,9 +75,15 @@ def create_app(
     if not isinstance(batch, ContinuousBatch):
         raise TypeError(expected("batch", "a ContinuousBatch", f"a {type(batch).__name__}"))
     in_range("stall", stall, 0.0, math.inf)
-    queue, most_bytes = at_least("queue", queue, 1), at_least("most_bytes", most_bytes, 1)
+    in_range("body_time", body_time, 0.0, math.inf)
+    queue, most_prompt = at_least("queue", queue, 1), at_least("most_prompt", most_prompt, 1)
+    limits = BodyLimits(
+        at_least("most_bytes", most_bytes, 1),
+        at_least("most_unfinished", most_unfinished, 1),
+        body_time,
+    )
     engine = Engine(batch, queue)
-    service = _Service(name, batch, engine, Metrics(engine), StateStore(_KEPT_STATES))
+    service = _Service(name, batch, engine, Metrics(engine), StateStore(_KEPT_STATES), most_prompt)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -79,7 +92,7 @@ def create_app(
 
     app = FastAPI(title=name, lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.engine = engine
-    _add_refusals(app, service, most_bytes)
+    _add_refusals(app, service, limits)
     _add_completions(app, service, queue, stall)
     _add_reports(app, service)
     return app
@@ -94,6 +107,7 @@ class _Service:
     engine: Engine
     metrics: Metrics
     states: StateStore
+    most_prompt: int
 
     def refuse(
         self, status: int, message: str, field: str | None = None, **headers: str
@@ -108,13 +122,14 @@ class _Service:
         return Completion(self.name, tokenizer, self.states, length, request.sampling.n)
 
 
-def _add_refusals(app: FastAPI, service: _Service, most_bytes: int) -> None:
-    """Answers to bodies that are too large, wrong fields and unknown routes."""
+def _add_refusals(app: FastAPI, service: _Service, limits: BodyLimits) -> None:
+    """Answers to bodies beyond the limits, wrong fields and unknown routes."""
 
-    def refuse_body(message: str) -> Response:
-        return service.refuse(413, message, connection="close")
+    def refuse_body(status: int, message: str) -> Response:
+        retry = {"Retry_After": "1"} if status == 503 else {}
+        return service.refuse(status, message, connection="close", **retry)
 
-    app.add_middleware(BodyLimit, most=most_bytes, refuse=refuse_body)
+    app.add_middleware(BodyReader, limits=limits, refuse=refuse_body)
 
     @app.exception_handler(RequestValidationError)
     async def refuse_fields(request: HttpRequest, error: RequestValidationError) -> Response:
@@ -140,7 +155,8 @@ def _add_completions(app: FastAPI, service: _Service, queue: int, stall: float) 
         watch = service.metrics.begin()
         try:
             # Other clients are answered while a long text is encoded or a state is read.
-            request = await run_in_threadpool(read_fields, fields, service.batch, service.states)
+            reading = partial(read_fields, most_prompt=service.most_prompt)
+            request = await run_in_threadpool(reading, fields, service.batch, service.states)
             stream = await service.engine.submit(request)
         except (ValueError, TypeError) as error:
             names = _FIELDS if fields.state_bytes is None else _FIELDS | {"state": "state_bytes"}

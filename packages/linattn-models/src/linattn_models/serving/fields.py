@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -67,15 +67,22 @@ class CompletionFields(BaseModel):
     state_bytes: str | None = None
 
 
-def read_fields(fields: CompletionFields, batch: ContinuousBatch, states: StateStore) -> Request:
+def read_fields(
+    fields: CompletionFields, batch: ContinuousBatch, states: StateStore, *, most_prompt: int
+) -> Request:
     """The request of a batch, whose `add` checks the numbers.
 
     Raises:
-        ValueError: a state that is not known, or a text without a tokenizer.
+        ValueError: a state that is not known, a text without a tokenizer, or a prompt of more than
+            `most_prompt` characters or tokens, or of more tokens than the model has positions.
     """
     prompt: Any = fields.prompt
+    _check_length(prompt, most_prompt, "characters" if isinstance(prompt, str) else "tokens")
     if isinstance(prompt, str):
         prompt = _encode(prompt, batch) if prompt else []
+    # Not only in `add`, which would do it in the thread that steps all requests.
+    longest = batch.decoder.longest
+    _check_length(prompt, most_prompt if longest is None else longest, "tokens")
     length = None if fields.max_tokens is None else len(prompt) + fields.max_tokens
     sampling = SamplingParams(
         fields.temperature, fields.top_k, fields.top_p, fields.min_p, fields.seed, fields.n
@@ -109,6 +116,11 @@ def describe_error(error: Mapping[str, Any]) -> tuple[str, str | None]:
     if field in _WANTED:
         return expected(field, _WANTED[field], quote(error["input"])), field
     return f"{field}: {error['msg']}", field
+
+
+def _check_length(prompt: Sized, most: int, what: str) -> None:
+    if len(prompt) > most:
+        raise ValueError(expected("prompt", f"at most {most:,} {what}", f"{len(prompt):,}"))
 
 
 def _encode(text: str, batch: ContinuousBatch) -> list[int]:
