@@ -22,11 +22,11 @@ from tqdm import tqdm
 from benchmarks.case import Case, Settings, select_cases
 from benchmarks.cases import CASES, find_case
 from benchmarks.document import Results, to_markdown, try_results, write_results
-from benchmarks.processes import run_apart
 from benchmarks.results import FAULTS, LOST, CaseResult
 from benchmarks.runner import lost_case, measure_case
 from linattn_core.errors import expected
 from linattn_lab.machine import Limits, describe_machine, measure_limits
+from linattn_lab.processes import run_apart
 from linattn_lab.script import require_at_least
 from linattn_lab.store import new_record
 from linattn_lab.timing import NotMeasured

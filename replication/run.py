@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-import signal
-import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import IO, Any
+from typing import Any
 
 import torch
 
-from benchmarks.processes import stop_tree
 from linattn_core.errors import expected
 from linattn_lab.machine import Device, describe_machine
+from linattn_lab.processes import wait_for
 from linattn_lab.store import Record, add_record, new_record, record_file
 from replication.experiments import ROOT, Experiment, Preset, data_folder
 from replication.readers import read_beside_cpu, read_curves, read_run
@@ -70,48 +64,8 @@ def run_command(command: str, out: Path, device: Device) -> None:
     env = os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {})
     log = out / LOG
     with log.open("ab") as output:
-        code = wait_for(arguments, env, output)
+        code = wait_for(arguments, ROOT, env, output)
     if code:
         lines = log.read_text(errors="replace").replace("\r", "\n").split("\n")
         words = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
         raise RuntimeError(f"exit code {code}: {words[-LAST_WORDS:]}")
-
-
-def wait_for(arguments: Sequence[str], env: dict[str, str], output: IO[bytes]) -> int:
-    """The exit code of a process, which does not outlive this one: Ctrl-C and SIGTERM end both.
-
-    A training writes a checkpoint before it ends. A second signal does not wait for that.
-    """
-    with (
-        _sigterm_exits(),
-        subprocess.Popen(arguments, cwd=ROOT, env=env, stdout=output, stderr=output) as child,
-    ):
-        try:
-            return child.wait()
-        except KeyboardInterrupt:
-            # A terminal sends Ctrl-C to it, too, and a second signal would stop it at once.
-            child.wait()
-            raise
-        except BaseException:
-            stop_tree(child, signal.SIGTERM)
-            child.wait()
-            raise
-        finally:
-            stop_tree(child)
-
-
-@contextmanager
-def _sigterm_exits() -> Iterator[None]:
-    """In the body, SIGTERM raises SystemExit with the exit code that shells give to it."""
-    if threading.current_thread() is not threading.main_thread():  # Python allows no handlers there
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, _exit)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _exit(number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + number)

@@ -21,8 +21,8 @@ from benchmarks.cases.variants import (
     variant_method,
     writing_method,
 )
-from benchmarks.processes import run_apart
 from linattn_lab.memory import peak_memory
+from linattn_lab.processes import run_apart
 
 WARMING_LENGTH = 64
 PEAK_SECONDS = 600.0  # the most time of a call in a process of its own

@@ -37,7 +37,9 @@ class PeerDecoder:
 
     def prefill(self, tokens: Tensor) -> tuple[Tensor, State]:
         """Takes no tokens yet, (B, 0); returns the parameters (B, P) of the first."""
-        return self._advance(self.model.start.expand(len(tokens), -1), (0, None))
+        start = self.model.start
+        assert start is not None
+        return self._advance(start.expand(len(tokens), -1), (0, None))
 
     def step(self, token: Tensor, state: State) -> tuple[Tensor, State]:
         """Takes tokens (B,); returns the parameters (B, P) of the next ones."""

@@ -18,8 +18,8 @@ import linattn_core
 from benchmarks import oracle
 from benchmarks.case import Case, Make, Method, Settings
 from benchmarks.cases.methods import peak_of_run
-from benchmarks.processes import run_apart
 from linattn_lab.machine import Device
+from linattn_lab.processes import run_apart
 from linattn_models import Linear, TransformerConfig
 from linattn_models.attention import Softmax
 from linattn_models.ctc import (

@@ -17,7 +17,7 @@ from benchmarks.cases.decoder_checks import check_compiled
 from benchmarks.cases.decoders import LINEAR, compiled_name, pack_decoder
 from benchmarks.cases.methods import PEAK_SECONDS, peak_of_run
 from benchmarks.cases.models import Task
-from benchmarks.processes import run_apart
+from linattn_lab.processes import run_apart
 from linattn_models import AutoregressiveTransformer, Categorical
 from linattn_models.decoding.predictors import step_through
 

@@ -38,6 +38,9 @@ class CpuBackend:
     name = "cpu"
     speed = 10
     double_backward = True
+    # How many operations so many steps are, which only multiply and add in registers: the rate of
+    # them is the processor's limit.
+    fused_multiply_adds = staticmethod(_native.fused_multiply_adds)
 
     @property
     def description(self) -> str:

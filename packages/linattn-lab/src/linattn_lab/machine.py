@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import os
 import platform
@@ -16,7 +15,8 @@ import psutil
 import torch
 from pydantic import BaseModel
 
-from linattn_core import info
+from linattn_core import backends, info
+from linattn_core.registry import find_backend
 from linattn_lab.timing import interleave, largest_tensor, sample, stopwatch
 
 PACKAGES = (
@@ -126,18 +126,21 @@ def measure_limits(
     }
     if device == "cuda":
         work["gemm_bfloat16"] = product, partial(torch.matmul, *numbers.bfloat16())
-    else:
-        with contextlib.suppress(ImportError):  # without linattn-cpu
-            from linattn_cpu import _native
-
-            threads = threads or torch.get_num_threads()
-            call = partial(_native.fused_multiply_adds, threads, FUSED_STEPS)
-            work["fma_float32"] = call(), call
+    elif multiply_adds := _find_multiply_adds():
+        call = partial(multiply_adds, threads or torch.get_num_threads(), FUSED_STEPS)
+        work["fma_float32"] = call(), call
     timed = stopwatch(device)
     samplers = {name: partial(sample, call, timed, 0) for name, (_, call) in work.items()}
     samples, _ = interleave(samplers, seconds=0.1 if quick else SECONDS, rounds=ROUNDS)
     # The best, not the median: a limit is what the machine can do when nothing disturbs it.
     return Limits(**{name: amount / min(samples[name]) for name, (amount, _) in work.items()})
+
+
+def _find_multiply_adds() -> Callable[[int, int], int] | None:
+    """What a backend has to measure the processor's rate; None without linattn-cpu."""
+    name = "fused_multiply_adds"
+    known = (getattr(find_backend(x), name, None) for x in backends())
+    return next(filter(None, known), None)
 
 
 def _hardware(device: Device) -> str:

@@ -18,8 +18,8 @@ from benchmarks.case import Settings
 from benchmarks.cases.methods import peak_of_call
 from benchmarks.cases.operators import MATERIALIZED
 from benchmarks.cases.problem import Problem
-from benchmarks.processes import run_apart, stop_tree
 from benchmarks.runner import guard
+from linattn_lab.processes import run_apart, stop_tree
 from linattn_lab.timing import NotMeasured
 
 MIB = 2**20

@@ -1,4 +1,4 @@
-"""Calls in processes of their own, so that the caller survives a crash or a hang."""
+"""Processes that may crash or hang, and that end with the one that started them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from types import FrameType
+from typing import IO, Any, TypeVar
 
 import psutil
 import torch
@@ -19,7 +21,6 @@ import torch
 from linattn_lab.timing import NotMeasured
 from linattn_models.memory import available_memory
 
-ROOT = Path(__file__).parents[1]
 HOUR = 3_600.0
 SHARE_OF_FREE = 0.8  # of the free memory that a process may take
 Result = TypeVar("Result")
@@ -38,8 +39,9 @@ def run_apart(
     """
     with _ignore_interrupts():  # the child inherits it: only this process handles Ctrl-C
         child = subprocess.Popen(
-            [sys.executable, "-m", __name__], cwd=ROOT, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            [sys.executable, "-m", "linattn_lab.processes"],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
     with child:
         try:
@@ -55,6 +57,46 @@ def run_apart(
         raise NotMeasured(reason)
     value: Result = result
     return value
+
+
+def wait_for(arguments: Sequence[str], folder: Path, env: dict[str, str], output: IO[bytes]) -> int:
+    """The exit code of a process, which does not outlive this one: Ctrl-C and SIGTERM end both.
+
+    A training writes a checkpoint before it ends. A second signal does not wait for that.
+    """
+    with (
+        _sigterm_exits(),
+        subprocess.Popen(arguments, cwd=folder, env=env, stdout=output, stderr=output) as child,
+    ):
+        try:
+            return child.wait()
+        except KeyboardInterrupt:
+            # A terminal sends Ctrl-C to it, too, and a second signal would stop it at once.
+            child.wait()
+            raise
+        except BaseException:
+            stop_tree(child, signal.SIGTERM)
+            child.wait()
+            raise
+        finally:
+            stop_tree(child)
+
+
+@contextlib.contextmanager
+def _sigterm_exits() -> Iterator[None]:
+    """In the body, SIGTERM raises SystemExit with the exit code that shells give to it."""
+    if threading.current_thread() is not threading.main_thread():  # Python allows no handlers there
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _exit)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
 
 
 def _answer() -> None:
