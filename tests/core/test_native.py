@@ -9,7 +9,7 @@ import torch
 
 from linattn_core import LinearAttentionState
 from linattn_core.calls import AttentionCall, StepCall
-from linattn_core.native import Fields, make_readable, new_gradients, new_state
+from linattn_core.native import Fields, make_readable, new_gradients, new_output
 
 MODULE = SimpleNamespace(
     Dtype=enum.Enum("Dtype", ["float32", "bfloat16"]),
@@ -52,8 +52,9 @@ def test_a_readable_call_has_contiguous_states_and_long_lengths() -> None:
 
 
 def test_what_native_code_writes() -> None:
-    assert new_state(CALL, torch.float32) is None
-    state = new_state(CALL._replace(is_causal=False), torch.float32)
+    assert new_output(CALL).state is None
+    out, normalizer, state = new_output(CALL._replace(is_causal=False))
+    assert out.shape == CALL.value.shape and normalizer.shape == out.shape[:3]
     assert state.s.shape == (2, 3, 4, 6) and state.z.shape == (2, 3, 4)
     gradients = new_gradients(CALL)
     assert gradients.query.is_contiguous() and gradients.value.dtype == torch.bfloat16

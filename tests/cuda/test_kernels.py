@@ -92,7 +92,7 @@ def best_segments(call: AttentionCall, *, derivatives: bool = False, gpu: Gpu = 
     """What a backend chooses that is free to."""
     backend = EmulatedBackend(gpu)
     backend.segments = None
-    fields = backend._attention_fields(call)
+    fields = backend._complete(backend._fields.attention(call), call)
     if derivatives:
         fields["grad_initial"] = (0, 0)
     backend._add_plan(call, fields, derivatives=derivatives)

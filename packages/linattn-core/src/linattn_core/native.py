@@ -8,14 +8,14 @@ enumerations `Dtype`, with torch's names, and `FeatureMap`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from linattn_core.calls import GRADIENTS, AttentionCall, Gradients, StepCall
+from linattn_core.calls import GRADIENTS, AttentionCall, Gradients, Output, StepCall
 from linattn_core.errors import expected
-from linattn_core.state import LinearAttentionState
+from linattn_core.state import SUMS, LinearAttentionState
 from linattn_core.values import is_held
 
 Strided = tuple[int, int, int, int, int]
@@ -39,7 +39,7 @@ class Fields:
         """The fields of both passes; `make_readable` gave the call, which lives until then."""
         query, key, value = call.query, call.key, call.value
         batch, heads, queries, dim = query.shape
-        lengths, bounds = call.key_lengths, call.cu_seqlens
+        lengths, bounds, mask = call.key_lengths, call.cu_seqlens, call.attn_mask
         # Written out, as calls of functions take a large part of the host's time of a short call.
         return {
             "query": (query.data_ptr(), *query.stride()),
@@ -61,7 +61,33 @@ class Fields:
             "eps": call.eps,
             "normalize": call.normalize,
             "causal": call.is_causal,
+            "mask": 0 if mask is None else mask.data_ptr(),
         }
+
+    def forward(self, call: AttentionCall, output: Output) -> dict[str, Any]:
+        """The fields of a forward pass that writes `output`."""
+        fields = self.attention(call)
+        fields["initial"] = (0, 0) if call.initial_state is None else addresses(call.initial_state)
+        fields["last"] = (0, 0) if output.state is None else addresses(output.state)
+        fields["out"] = output.out.data_ptr()
+        fields["normalizer"] = output.normalizer.data_ptr()
+        return fields
+
+    def backward(self, upstream: Upstream, gradients: Gradients) -> dict[str, Any]:
+        """The fields of a backward pass that writes `gradients`."""
+        call, output, grad_out, grad_state, grad_normalizer = upstream
+        fields = self.attention(call)
+        fields["grad_out"] = address_and_strides(grad_out)
+        fields["grad_normalizer"] = address(grad_normalizer)
+        fields["grad_last"] = addresses(grad_state)
+        fields["state"] = addresses(call.initial_state if call.is_causal else output.state)
+        fields["out"] = output.out.data_ptr()
+        fields["normalizer"] = output.normalizer.data_ptr()
+        fields["grad_query"] = address(gradients.query)
+        fields["grad_key"] = address(gradients.key)
+        fields["grad_value"] = address(gradients.value)
+        fields["grad_initial"] = addresses(gradients.initial_state)
+        return fields
 
     def step(self, call: StepCall) -> dict[str, Any]:
         """The fields of a step; `call` must live until it ends."""
@@ -132,6 +158,32 @@ def make_readable(call: AttentionCall) -> AttentionCall:
     )
 
 
+class Upstream(NamedTuple):
+    """What a backward pass reads, as native code reads it; the tensors live as long as this."""
+
+    call: AttentionCall
+    output: Output
+    grad_out: Tensor
+    grad_state: LinearAttentionState | None
+    grad_normalizer: Tensor | None
+
+    @classmethod
+    def of(
+        cls,
+        call: AttentionCall,
+        output: Output,
+        grad_out: Tensor,
+        grad_state: LinearAttentionState | None,
+        grad_normalizer: Tensor | None,
+    ) -> Upstream:
+        """The arguments of `Backend.attention_backward`, all but `grad_out` contiguous."""
+        out, normalizer, state = output
+        if grad_normalizer is not None:
+            grad_normalizer = grad_normalizer.contiguous()
+        output = Output(out.contiguous(), normalizer.contiguous(), contiguous(state))
+        return cls(make_readable(call), output, grad_out, contiguous(grad_state), grad_normalizer)
+
+
 def _beside(lengths: Tensor | None, like: Tensor) -> Tensor | None:
     if lengths is None:
         return None
@@ -169,18 +221,16 @@ def new_gradients(
     return Gradients(new("query"), new("key"), new("value"), initial, new("log_decay"))
 
 
-def new_state(call: AttentionCall, dtype: torch.dtype) -> LinearAttentionState | None:
-    """An uninitialized state for native code to write: after the last key, or non-causal sums.
-
-    None for a causal call that does not return its state.
-    """
+def new_output(call: AttentionCall) -> Output:
+    """Uninitialized results for a backend to write; no state where none is wanted."""
+    query, value, dtype = call.query, call.value, SUMS[call.value.dtype]
+    out = value.new_empty(*query.shape[:3], value.shape[3])
+    normalizer = value.new_empty(query.shape[:3], dtype=dtype)
     if call.is_causal and not call.return_state:
-        return None
+        return Output(out, normalizer, None)
     shape = (call.num_sequences, call.kv_heads, call.feature_dim)
-    return LinearAttentionState(
-        call.value.new_empty(*shape, call.value_dim, dtype=dtype),
-        call.value.new_empty(shape, dtype=dtype),
-    )
+    s = value.new_empty(*shape, call.value_dim, dtype=dtype)
+    return Output(out, normalizer, LinearAttentionState(s, value.new_empty(shape, dtype=dtype)))
 
 
 def address_and_strides(x: Tensor) -> Strided:

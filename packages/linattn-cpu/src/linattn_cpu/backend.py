@@ -11,10 +11,8 @@ from linattn_core.calls import AttentionCall, Gradients, Output, StepCall
 from linattn_core.decoder_spec import DecoderDescription, NativeDecoder
 from linattn_core.native import (
     Fields,
+    Upstream,
     address,
-    address_and_strides,
-    addresses,
-    contiguous,
     make_readable,
     mark_written,
     new_gradients,
@@ -79,13 +77,9 @@ class CpuBackend:
                 call.num_sequences, call.kv_heads, call.feature_dim, call.value_dim,
                 dtype=dtype, device=device,
             )  # fmt: skip
-        fields = _attention_fields(call)
-        fields["initial"] = (0, 0) if call.initial_state is None else addresses(call.initial_state)
-        fields["last"] = (0, 0) if state is None else addresses(state)
-        fields["out"] = out.data_ptr()
-        fields["normalizer"] = normalizer.data_ptr()
-        _native.attention_forward(fields)
-        return Output(out, normalizer, state)
+        output = Output(out, normalizer, state)
+        _native.attention_forward(_complete(_FIELDS.forward(call, output), call))
+        return output
 
     def attention_backward(
         self,
@@ -98,25 +92,12 @@ class CpuBackend:
         if call.is_causal and _wants_state_alone(call):
             grads = (grad_out, grad_normalizer, grad_state)
             call, grad_out, grad_normalizer, grad_state = _as_noncausal(call, *grads)
-        # Variables keep possible copies alive, because the kernel only gets their addresses.
-        call, grad_state = make_readable(call), contiguous(grad_state)
-        out, normalizer = output.out.contiguous(), output.normalizer.contiguous()
-        grad_normalizer = None if grad_normalizer is None else grad_normalizer.contiguous()
-        state = call.initial_state if call.is_causal else contiguous(output.state)
+        upstream = Upstream.of(call, output, grad_out, grad_state, grad_normalizer)
+        call = upstream.call
         gradients = new_gradients(call, call.wanted_gradients, memory.empty_like)
-        scratch = torch.empty_like(normalizer)
-        fields = _attention_fields(call)
-        fields["grad_out"] = address_and_strides(grad_out)
-        fields["grad_normalizer"] = address(grad_normalizer)
-        fields["grad_last"] = addresses(grad_state)
-        fields["state"] = addresses(state)
-        fields["out"] = out.data_ptr()
-        fields["normalizer"] = normalizer.data_ptr()
+        scratch = torch.empty_like(upstream.output.normalizer)
+        fields = _complete(_FIELDS.backward(upstream, gradients), call)
         fields["scratch"] = scratch.data_ptr()
-        fields["grad_query"] = address(gradients.query)
-        fields["grad_key"] = address(gradients.key)
-        fields["grad_value"] = address(gradients.value)
-        fields["grad_initial"] = addresses(gradients.initial_state)
         fields["grad_log_decay"] = address(gradients.log_decay)
         _native.attention_backward(fields)
         return gradients
@@ -185,10 +166,8 @@ def _as_noncausal(
     return call, grad_out, grad_normalizer, grad_state
 
 
-def _attention_fields(call: AttentionCall) -> dict[str, Any]:
-    fields = _FIELDS.attention(call)
-    mask, decay = call.attn_mask, call.log_decay
-    fields["mask"] = 0 if mask is None else mask.data_ptr()
-    fields["log_decay"] = 0 if decay is None else decay.data_ptr()
+def _complete(fields: dict[str, Any], call: AttentionCall) -> dict[str, Any]:
+    """The fields with those that these kernels alone read."""
+    fields["log_decay"] = 0 if call.log_decay is None else call.log_decay.data_ptr()
     fields["threads"] = torch.get_num_threads()
     return fields

@@ -17,14 +17,12 @@ from torch import Tensor
 from linattn_core.calls import AttentionCall, Gradients, Output, StepCall
 from linattn_core.native import (
     Fields,
+    Upstream,
     address,
-    address_and_strides,
-    addresses,
-    contiguous,
     make_readable,
     mark_written,
     new_gradients,
-    new_state,
+    new_output,
 )
 from linattn_core.state import LinearAttentionState
 from linattn_cuda import _native
@@ -165,23 +163,14 @@ class KernelBackend(ABC):
 
     def attention(self, call: AttentionCall) -> Output:
         call = make_readable(call)
-        query, value = call.query, call.value
-        out = value.new_empty(*query.shape[:3], value.shape[3])
-        normalizer = value.new_empty(query.shape[:3], dtype=torch.float32)
-        state = new_state(call, torch.float32)
-        with self.launching(value.device) as stream:
-            fields = self._attention_fields(call)
-            if call.initial_state is not None:
-                fields["initial"] = addresses(call.initial_state)
-            if state is not None:
-                fields["last"] = addresses(state)
-            fields["out"] = out.data_ptr()
-            fields["normalizer"] = normalizer.data_ptr()
+        output = new_output(call)
+        with self.launching(call.device) as stream:
+            fields = self._complete(self._fields.forward(call, output), call)
             workspace = self._add_plan(call, fields, derivatives=False)
             fields["workspace"] = 0 if workspace is None else workspace.data_ptr()
             fields["stream"] = stream
             self.native.attention_forward(fields)
-        return Output(out, normalizer, state)
+        return output
 
     def attention_backward(
         self,
@@ -191,24 +180,11 @@ class KernelBackend(ABC):
         grad_state: LinearAttentionState | None,
         grad_normalizer: Tensor | None = None,
     ) -> Gradients:
-        # Named, because the kernel is handed addresses and these may be copies.
-        call, grad_state = make_readable(call), contiguous(grad_state)
-        out, normalizer = output.out.contiguous(), output.normalizer.contiguous()
-        grad_normalizer = None if grad_normalizer is None else grad_normalizer.contiguous()
-        state = call.initial_state if call.is_causal else contiguous(output.state)
+        upstream = Upstream.of(call, output, grad_out, grad_state, grad_normalizer)
+        call = upstream.call
         gradients = _of_query_heads(new_gradients(call, call.wanted_gradients), call)
         with self.launching(call.device) as stream:
-            fields = self._attention_fields(call)
-            fields["grad_out"] = address_and_strides(grad_out)
-            fields["grad_normalizer"] = address(grad_normalizer)
-            fields["grad_last"] = addresses(grad_state)
-            fields["state"] = addresses(state)
-            fields["out"] = out.data_ptr()
-            fields["normalizer"] = normalizer.data_ptr()
-            fields["grad_query"] = address(gradients.query)
-            fields["grad_key"] = address(gradients.key)
-            fields["grad_value"] = address(gradients.value)
-            fields["grad_initial"] = addresses(gradients.initial_state)
+            fields = self._complete(self._fields.backward(upstream, gradients), call)
             workspace = self._add_plan(call, fields, derivatives=True)
             fields["workspace"] = 0 if workspace is None else workspace.data_ptr()
             fields["stream"] = stream
@@ -230,10 +206,8 @@ class KernelBackend(ABC):
         mark_written(*call.state)
         return out
 
-    def _attention_fields(self, call: AttentionCall) -> dict[str, Any]:
-        fields = self._fields.attention(call)
-        mask = call.attn_mask
-        fields["mask"] = 0 if mask is None else mask.data_ptr()
+    def _complete(self, fields: dict[str, Any], call: AttentionCall) -> dict[str, Any]:
+        """The fields with those that these kernels alone read."""
         full = torch.float32 in (call.query.dtype, call.value.dtype)
         fields["precision"] = self._precision() if full else self.native.Precision.highest
         return fields
@@ -264,7 +238,7 @@ class KernelBackend(ABC):
         native, segments = self.native, self.segments
         if segments is None:
             side_by_side = self._side_by_side(call, derivatives)
-            sizes = self._attention_fields(call)
+            sizes = self._complete(self._fields.attention(call), call)
             segments = native.best_segments(sizes, derivatives, side_by_side)
         count = native.backward_workspace if derivatives else native.forward_workspace
         return _Plan(segments, count({**fields, "segments": segments}))

@@ -8,11 +8,11 @@ from torch import Tensor
 from linattn_core.calls import AttentionCall, Gradients, Output, StepCall
 from linattn_core.native import (
     STEP_TENSORS,
+    Upstream,
     check_memory,
-    contiguous,
     make_readable,
     mark_written,
-    new_state,
+    new_output,
 )
 from linattn_core.state import LinearAttentionState
 from linattn_triton import device
@@ -73,10 +73,7 @@ class TritonBackend:
         from linattn_triton import launches
 
         call = make_readable(call)
-        value = call.value
-        out = value.new_empty(*call.query.shape[:3], call.value_dim)
-        normalizer = value.new_empty(call.query.shape[:3], dtype=torch.float32)
-        output = Output(out, normalizer, new_state(call, torch.float32))
+        output = new_output(call)
         with device.current(call.device):
             if call.is_causal:
                 launches.causal_forward(call, output)
@@ -94,11 +91,8 @@ class TritonBackend:
     ) -> Gradients:
         from linattn_triton import launches
 
-        call, grad_state = make_readable(call), contiguous(grad_state)
-        state = contiguous(output.state)
-        output = Output(output.out.contiguous(), output.normalizer.contiguous(), state)
-        if grad_normalizer is not None:
-            grad_normalizer = grad_normalizer.contiguous()
+        upstream = Upstream.of(call, output, grad_out, grad_state, grad_normalizer)
+        call, output, grad_out, grad_state, grad_normalizer = upstream
         with device.current(call.device):
             h = launches.normalizer_gradient(call, output, grad_out, grad_normalizer)
             differentiate = (

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from linattn_core.calls import Gradients, Output
-from linattn_core.state import LinearAttentionState, accumulation_dtype
+from linattn_core.native import new_output
+from linattn_core.state import LinearAttentionState
 from linattn_core.torch_backend import causal, noncausal
 from linattn_core.torch_backend.decay import DecayGradient
 from linattn_core.torch_backend.running_sums import RunningSums
@@ -29,13 +30,10 @@ def forward(problem: Problem) -> Output:
     a fixed size beyond the results.
     """
     call = problem.call
-    query, value = call.query, call.value
-    dtype = accumulation_dtype(value.dtype)
-    out = value.new_empty(*query.shape[:3], value.shape[-1])
-    normalizer = torch.empty(query.shape[:3], dtype=dtype, device=query.device)
-    state = _zeros(problem, dtype) if call.return_state or not call.is_causal else None
-    output = Output(out, normalizer, state)
-    work = Workspace(dtype, query.device)
+    output = new_output(call)
+    for x in output.state or ():
+        x.zero_()
+    work = Workspace(output.normalizer.dtype, call.device)
     compute = _causal_forward if call.is_causal else _noncausal_forward
     for group in _groups(problem):
         compute(problem.batch(group), _group(problem, output, group), work)
