@@ -1,8 +1,10 @@
 """The words of errors."""
 
+import pickle
+
 import pytest
 
-from linattn_core.errors import expected, near, quote
+from linattn_core.errors import expected, near, quote, rename_subject, subject_of
 
 
 def test_near_names_are_offered_and_otherwise_all():
@@ -25,3 +27,13 @@ def test_control_characters_are_escaped():
 def test_ordinary_text_stays_as_it_is():
     assert quote("größer") == "'größer'"
     assert expected("it", "a path", "a\\b c") == "it: expected a path, got a\\b c."
+
+
+def test_an_error_knows_what_it_is_about():
+    error = ValueError(expected("prefix", "tokens", "none", "pass some"))
+    copy = pickle.loads(pickle.dumps(error))
+    assert subject_of(error) == subject_of(copy) == "prefix" and str(copy) == str(error)
+    renamed = rename_subject(error, "prompt")
+    assert str(renamed) == "prompt: expected tokens, got none; pass some."
+    assert subject_of(renamed) == "prompt"
+    assert subject_of(ValueError("prefix: any words")) is None

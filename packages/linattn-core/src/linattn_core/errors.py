@@ -4,13 +4,48 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Self
 
 LONGEST = 200
 """The most characters of a value that a message repeats: values from files have any length."""
 
 
+class Sentence(str):
+    """What `expected` returns: a sentence that knows what it is about.
+
+    Attributes:
+        what: the argument, field or file that is wrong.
+        rest: the sentence after its name.
+    """
+
+    what: str
+    rest: str
+
+    def __new__(cls, rest: str, what: str = "") -> Self:
+        """The sentence "{what}: {rest}"."""
+        self = super().__new__(cls, f"{what}: {rest}" if what else rest)
+        self.what, self.rest = what, rest
+        return self
+
+    def __reduce__(self) -> tuple[type[Sentence], tuple[str, str]]:
+        return type(self), (self.rest, self.what)
+
+
+def subject_of(error: BaseException) -> str | None:
+    """The argument, field or file that an error is about; None where it does not say."""
+    sentence = error.args[0] if error.args else None
+    return sentence.what if isinstance(sentence, Sentence) else None
+
+
+def rename_subject(error: ValueError | TypeError, what: str) -> ValueError | TypeError:
+    """The same error about something that a caller knows by another name."""
+    sentence = error.args[0] if error.args else None
+    kind = TypeError if isinstance(error, TypeError) else ValueError
+    return kind(Sentence(sentence.rest, what)) if isinstance(sentence, Sentence) else error
+
+
 def expected(what: str, wanted: object, got: object, advice: str = "") -> str:
-    """The sentence "{what}: expected {wanted}, got {got}; {advice}."
+    """The `Sentence` "{what}: expected {wanted}, got {got}; {advice}."
 
     Args:
         what: the argument, field or file that is wrong; control characters are escaped.
@@ -19,10 +54,10 @@ def expected(what: str, wanted: object, got: object, advice: str = "") -> str:
             text. Cut at 200 characters, with control characters escaped.
         advice: what to do; may end with a question mark, as `near` does.
     """
-    sentence = f"{_escape(what)}: expected {_escape(str(wanted))}, got {_cut(str(got))}"
+    sentence = f"expected {_escape(str(wanted))}, got {_cut(str(got))}"
     if advice:
         sentence += f"; {_escape(advice)}"
-    return sentence if sentence.endswith((".", "?")) else sentence + "."
+    return Sentence(sentence if sentence.endswith((".", "?")) else sentence + ".", _escape(what))
 
 
 def near(name: str, known: Iterable[str]) -> str:

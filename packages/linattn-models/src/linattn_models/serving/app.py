@@ -16,7 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
-from linattn_core.errors import expected
+from linattn_core.errors import expected, rename_subject, subject_of
 from linattn_models.decoding.batch import ContinuousBatch, Request
 from linattn_models.serving.completion import Completion
 from linattn_models.serving.engine import Engine, Overloaded, Stopped
@@ -199,12 +199,11 @@ def _add_reports(app: FastAPI, service: _Service) -> None:
 
 
 def _message_and_field(
-    error: Exception, names: Mapping[str, str] = _FIELDS
+    error: ValueError | TypeError, names: Mapping[str, str] = _FIELDS
 ) -> tuple[str, str | None]:
-    """The sentence of an error with the field that it is about, which it begins with."""
-    message = str(error)
-    name, _, rest = message.partition(": ")
+    """The sentence of an error with the field that it is about."""
+    name = subject_of(error) or ""
     field = names.get(name, name)
     if field not in CompletionFields.model_fields:
-        return message, None
-    return f"{field}: {rest}", field
+        return str(error), None
+    return str(rename_subject(error, field)), field

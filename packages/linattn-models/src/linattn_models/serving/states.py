@@ -8,7 +8,7 @@ import threading
 from collections import OrderedDict
 from pathlib import Path
 
-from linattn_core.errors import expected
+from linattn_core.errors import expected, rename_subject
 from linattn_models.state import DecodingState
 
 
@@ -67,5 +67,4 @@ def read_bytes(content: bytes) -> DecodingState:
         try:
             return DecodingState.load(file)
         except ValueError as error:
-            reason = str(error).removeprefix(f"{file}: ")
-            raise ValueError(f"state_bytes: {reason}") from None
+            raise rename_subject(error, "state_bytes") from None

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from linattn_core.errors import expected, quote
+from linattn_core.errors import expected, quote, rename_subject, subject_of
 from linattn_models.decoding.generation import GenerationMixin
 from linattn_models.decoding.prompts import ENDLESS, as_tokens, read_prompt
 from linattn_models.decoding.sampling import Draws, SamplingParams, Settings
@@ -119,9 +119,10 @@ def read_request(source: GenerationMixin, request: Request, start: DecodingState
     try:
         return _read(source, request, start)
     except (ValueError, TypeError) as error:  # of checks that `generate` makes, too
-        name, colon, rest = str(error).partition(": ")
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(_FIELDS.get(name, name) + colon + rest) from None
+        known_as = _FIELDS.get(subject_of(error) or "")
+        if known_as is None:
+            raise
+        raise rename_subject(error, known_as) from None
 
 
 def _read(source: GenerationMixin, request: Request, start: DecodingState) -> Task:
