@@ -9,7 +9,7 @@ import torch
 
 from linattn_core import reference
 from linattn_core.calls import AttentionCall, Gradients, Output, StepCall
-from linattn_core.torch_backend.backend import ReferenceBackend
+from linattn_core.reference_backend.backend import ReferenceBackend
 
 from . import fuzz
 from .fuzz import Tally, run

@@ -7,8 +7,8 @@ import torch
 
 from linattn_core import registry
 from linattn_core.decoder_spec import CannotCompile, DecoderDescription, Norm
+from linattn_core.reference_backend.backend import ReferenceBackend
 from linattn_core.registry import Installed, compile_decoder
-from linattn_core.torch_backend.backend import ReferenceBackend
 
 
 class Compiling(ReferenceBackend):

@@ -22,8 +22,8 @@ from linattn_core import (
     registry,
     use_backend,
 )
+from linattn_core.reference_backend.backend import ReferenceBackend
 from linattn_core.registry import find_backend, installed_backends, reload_backends
-from linattn_core.torch_backend.backend import ReferenceBackend
 
 METADATA = "Metadata-Version: 2.1\nName: linattn-loopback\nVersion: 1.2\n"
 GOOD = "loopback = loopback_backend:Loopback\n"

@@ -8,7 +8,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from linattn_core import LinearAttentionState, linear_attention_step
 from linattn_core.calls import StepCall
-from linattn_core.torch_backend.step import step
+from linattn_core.reference_backend.step import step
 
 
 def call(indices: list[int], slots: int = 4) -> StepCall:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from linattn_core import linear_attention
-from linattn_core.torch_backend.tiles import Problem
+from linattn_core.reference_backend.tiles import Problem
 
 
 def refused(*arguments: object) -> NoReturn:

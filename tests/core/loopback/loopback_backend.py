@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from linattn_core.torch_backend.backend import ReferenceBackend
+from linattn_core.reference_backend.backend import ReferenceBackend
 
 
 class Loopback(ReferenceBackend):

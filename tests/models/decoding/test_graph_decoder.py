@@ -19,7 +19,7 @@ from torch import Tensor
 from linattn_core import LinearAttentionState
 from linattn_core.calls import StepCall
 from linattn_core.decoder_spec import CannotCompile, DecoderDescription
-from linattn_core.torch_backend.step import step as step_in_torch
+from linattn_core.reference_backend.step import step as step_in_torch
 from linattn_lab.throughput import generation_throughput
 from linattn_models import (
     CompiledDecoder,

@@ -16,7 +16,7 @@ from linattn_core.calls import AttentionCall, StepCall
 from linattn_core.decoder_spec import CannotCompile, DecoderDescription, NativeDecoder
 from linattn_core.errors import expected, near, quote
 from linattn_core.protocols import Backend, CachingBackend, DecoderBackend
-from linattn_core.torch_backend.backend import ReferenceBackend
+from linattn_core.reference_backend.backend import ReferenceBackend
 
 ENTRY_POINT_GROUP = "linattn.backends"
 RESERVED_NAMES = ("auto", "reference")

@@ -7,7 +7,7 @@ triangle of the chunk's products q k^T, a chunk of the forward pass computes
 
 The gradients, with G the upstream gradient, g = G / n and h that of the normalizer, are sweeps of
 the same form: for queries forwards with S and z, for keys and values backwards with
-R = sum q g^T and r = sum h q over the positions behind (see linattn_core.torch_backend.causal).
+R = sum q g^T and r = sum h q over the positions behind (see linattn_core.reference_backend.causal).
 Each program keeps its columns of the state in registers, so what is split over programs is the
 columns of values, or for the gradients of queries and keys those of the features. The gradient of
 `log_decay` comes with these two, as the sum of what each block of features adds; S and z before

@@ -3,7 +3,7 @@
 The gradient at position m is the sum of w dL/dw over all contributions w that have decayed there:
 those of keys j < m to queries i >= m of the chunk, what is read at i >= m from before the chunk,
 what is read after it of keys j < m, and what is read after it from before it
-(see linattn_core.torch_backend.decay). No term is a difference of large numbers.
+(see linattn_core.reference_backend.decay). No term is a difference of large numbers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Linear attention in three plain forms that follow its equations; all are differentiable.
 
 `quadratic` is the definition, `recurrent` the loop over positions, `chunked` the textbook mixture.
-The backend "reference" is none of them: it is `torch_backend`, which saves time and memory.
+The backend "reference" is none of them: it is `reference_backend`, which saves time and memory.
 """
 
 from linattn_core.reference.chunked_form import chunked

@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from linattn_core.calls import Gradients, Output
-from linattn_core.torch_backend.decay import DecayGradient, decay_of
-from linattn_core.torch_backend.running_sums import RunningSums
-from linattn_core.torch_backend.tiles import (
+from linattn_core.reference_backend.decay import DecayGradient, decay_of
+from linattn_core.reference_backend.running_sums import RunningSums
+from linattn_core.reference_backend.tiles import (
     Problem,
     Upstream,
     load,
@@ -34,7 +34,7 @@ from linattn_core.torch_backend.tiles import (
     store,
     write_output,
 )
-from linattn_core.torch_backend.workspace import Segment, Workspace
+from linattn_core.reference_backend.workspace import Segment, Workspace
 
 
 def _lower_triangle(

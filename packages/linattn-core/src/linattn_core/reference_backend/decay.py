@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from linattn_core.reference import decay as factors
+from linattn_core.reference_backend.tiles import Problem, load, store
+from linattn_core.reference_backend.workspace import Segment, Workspace
 from linattn_core.state import LinearAttentionState
-from linattn_core.torch_backend.tiles import Problem, load, store
-from linattn_core.torch_backend.workspace import Segment, Workspace
 
 
 class NoDecay:

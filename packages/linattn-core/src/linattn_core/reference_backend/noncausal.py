@@ -14,8 +14,7 @@ from __future__ import annotations
 import torch
 
 from linattn_core.calls import Gradients, Output
-from linattn_core.state import LinearAttentionState
-from linattn_core.torch_backend.tiles import (
+from linattn_core.reference_backend.tiles import (
     Problem,
     Upstream,
     load_normalizer_gradient,
@@ -23,7 +22,8 @@ from linattn_core.torch_backend.tiles import (
     store,
     write_output,
 )
-from linattn_core.torch_backend.workspace import Segment, Workspace
+from linattn_core.reference_backend.workspace import Segment, Workspace
+from linattn_core.state import LinearAttentionState
 
 
 def sum_keys(

@@ -9,18 +9,18 @@ from torch import Tensor
 
 from linattn_core.calls import Gradients, Output
 from linattn_core.native import new_output
-from linattn_core.state import LinearAttentionState
-from linattn_core.torch_backend import causal, noncausal
-from linattn_core.torch_backend.decay import DecayGradient
-from linattn_core.torch_backend.running_sums import RunningSums
-from linattn_core.torch_backend.tiles import Problem, Upstream, some
-from linattn_core.torch_backend.workspace import (
+from linattn_core.reference_backend import causal, noncausal
+from linattn_core.reference_backend.decay import DecayGradient
+from linattn_core.reference_backend.running_sums import RunningSums
+from linattn_core.reference_backend.tiles import Problem, Upstream, some
+from linattn_core.reference_backend.workspace import (
     Segment,
     Workspace,
     batch_groups,
     chunk_runs,
     runs,
 )
+from linattn_core.state import LinearAttentionState
 
 
 def forward(problem: Problem) -> Output:

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from linattn_core.calls import AttentionCall, Gradients, Output
+from linattn_core.reference_backend.attention import backward, forward
+from linattn_core.reference_backend.tiles import Problem, Upstream
 from linattn_core.state import LinearAttentionState
-from linattn_core.torch_backend.attention import backward, forward
-from linattn_core.torch_backend.tiles import Problem, Upstream
 from linattn_core.values import check_bounds
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from linattn_core.reference_backend.workspace import Segment, Workspace
 from linattn_core.state import LinearAttentionState
-from linattn_core.torch_backend.workspace import Segment, Workspace
 
 
 class RunningSums:

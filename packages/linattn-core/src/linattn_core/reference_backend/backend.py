@@ -5,11 +5,11 @@ from __future__ import annotations
 from torch import Tensor
 
 from linattn_core.calls import AttentionCall, Gradients, Output, StepCall
+from linattn_core.reference_backend.attention import backward, forward
+from linattn_core.reference_backend.packing import packed_backward, packed_forward
+from linattn_core.reference_backend.step import step
+from linattn_core.reference_backend.tiles import Problem, Upstream
 from linattn_core.state import LinearAttentionState
-from linattn_core.torch_backend.attention import backward, forward
-from linattn_core.torch_backend.packing import packed_backward, packed_forward
-from linattn_core.torch_backend.step import step
-from linattn_core.torch_backend.tiles import Problem, Upstream
 
 
 class ReferenceBackend:
