@@ -296,6 +296,26 @@ def test_lora_adapts_it() -> None:
     assert gradients and all("lora_" in name for name in gradients)
 
 
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+@torch.no_grad()
+def test_lora_of_a_tied_embedding_adapts_both_its_uses() -> None:
+    peft = pytest.importorskip("peft", reason="LoRA needs peft")
+    model, tokens = wrapped(tie_embeddings=True), torch.tensor([[1, 2, 3, 4]])
+    assert model.config.tie_word_embeddings
+    plain = model(tokens).logits
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["embeddings.0"]))
+    for name, weight in adapted.named_parameters():
+        if "lora_" in name:
+            weight.normal_()
+
+    before = adapted(input_ids=tokens).logits
+    merged = adapted.merge_and_unload()
+
+    assert not torch.allclose(before, plain, atol=0.1)
+    torch.testing.assert_close(merged(tokens).logits, before)
+    assert merged.get_output_embeddings().weight is merged.get_input_embeddings().weight
+
+
 def test_device_map_keeps_the_model_whole() -> None:
     accelerate = pytest.importorskip("accelerate")
     model = wrapped()
@@ -323,9 +343,24 @@ class TestRefusals:
         with pytest.raises((TypeError, ValueError), match=name):
             wrapped()(**arguments)
 
-    def test_tied_embeddings(self) -> None:
+    def test_tied_embeddings_of_a_model_without_them(self) -> None:
         with pytest.raises(ValueError, match="tie_word_embeddings"):
-            LinattnForCausalLM(LinattnConfig(tiny_config(), 5, ROOM, tie_word_embeddings=True))
+            LinattnConfig(tiny_config(), 5, ROOM, tie_word_embeddings=True)
+
+    def test_paged_caches(self) -> None:
+        model = wrapped()
+        with pytest.raises(NotImplementedError, match="ContinuousBatch"):
+            model.generate_batch([[1, 2]], max_new_tokens=2)
+        with pytest.raises(NotImplementedError, match="ContinuousBatch"):
+            model.generate(PAIR, cache_implementation="paged", max_new_tokens=2)
+
+    def test_an_assistant(self) -> None:
+        prompt, settings = tiny.tokens(1, 3), {"max_new_tokens": 9, "do_sample": False}
+        assistant = LinattnForCausalLM.from_linattn(from_transformers(tiny.llama()))
+        with pytest.raises(ValueError, match="assistant"):
+            tiny.llama(num_hidden_layers=1).generate(prompt, assistant_model=assistant, **settings)
+        with pytest.raises(ValueError, match="assisted"):
+            assistant.generate(prompt, assistant_model=tiny.llama(), **settings)
 
     def test_offloaded_weights(self) -> None:
         model = LinattnForCausalLM.from_linattn(ours().to("meta"))
@@ -369,7 +404,7 @@ class TestRefusals:
 
     def test_taking_tokens_back(self) -> None:
         model = wrapped()
-        with pytest.raises(ValueError, match="tokens to remove"):
+        with pytest.raises(ValueError, match="take back"):
             model(PAIR).past_key_values.crop(1)
         with pytest.raises(ValueError, match="stateful"):
             model.generate(PAIR, assistant_model=wrapped())
@@ -432,6 +467,28 @@ def test_the_loss_of_padded_rows_is_that_of_the_tokens_alone() -> None:
         labels = ids.masked_fill(mask == 0, -100)
         loss = model(ids, attention_mask=mask, labels=labels).loss
         torch.testing.assert_close(loss, alone)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_parts_of_a_batch_add_up_to_the_mean_over_the_labels_that_trainer_counts(side: str) -> None:
+    model, batch = wrapped(), padded(ROWS, side)
+    ids, mask = batch["input_ids"], batch["attention_mask"]
+    labels = ids.masked_fill(mask == 0, -100)
+    count = int((labels[:, 1:] != -100).sum())
+
+    parts = [
+        model(ids[i], attention_mask=mask[i], labels=labels[i], num_items_in_batch=count).loss
+        for i in (slice(0, 1), slice(1, 3))
+    ]
+
+    # A row's first token counts after padding alone.
+    begins = [int(side == "right" or len(row) == 6) for row in ROWS]
+    losses = [
+        -model.model.log_probs(row[None])[0, first:]
+        for row, first in zip(ROWS, begins, strict=True)
+    ]
+    assert len(torch.cat(losses)) == count
+    torch.testing.assert_close(sum(parts), torch.cat(losses).mean().float())
 
 
 def test_half_precision_with_sinusoidal_positions(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ class TokenTransformer(GenerationMixin, nn.Module):
         bias = self.config.bias or not isinstance(self.head, Categorical)
         self.output: nn.Linear | TiedLinear
         if self.config.tie_embeddings:
-            self.output = TiedLinear(cast(nn.Embedding, self.embeddings[0]), bias)
+            self.output = TiedLinear(self.embeddings, bias)
         else:
             self.output = nn.Linear(self.config.embed_dim, self.head.num_parameters, bias=bias)
         if self.output.bias is not None:

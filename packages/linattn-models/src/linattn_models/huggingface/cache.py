@@ -84,9 +84,9 @@ class StateLayer(CacheLayerMixin):  # type: ignore[misc]
     def crop(self, tokens_to_remove: int) -> None:
         """Refuses to remove tokens: they cannot be taken out of a sum."""
         if tokens_to_remove:
-            advice = "keep a copy of the state from before them"
-            got = f"{tokens_to_remove} tokens to remove"
-            raise ValueError(expected("a cache of states", "none", got, advice))
+            wanted = "no tokens to take back, as those of an assistant model are"
+            got, advice = f"{abs(tokens_to_remove)} tokens", "generate without an assistant"
+            raise ValueError(expected("a cache of states", wanted, got, advice))
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> NoReturn:
         """Refuses: see `update`."""

@@ -50,7 +50,12 @@ class LinattnConfig(PreTrainedConfig):  # type: ignore[misc]
         self.positions = transformer.with_positions(positions)[1]
         self.start = start
         self.use_cache = use_cache
-        super().__init__(**{"tie_word_embeddings": False, **others})
+        # Older files say False of every model.
+        tied = transformer.tie_embeddings
+        if others.pop("tie_word_embeddings", False) and not tied:
+            advice = "set tie_embeddings of the transformer"
+            raise ValueError(expected("tie_word_embeddings", False, True, advice))
+        super().__init__(**others, tie_word_embeddings=tied)
 
     @classmethod
     def from_linattn(cls, model: AutoregressiveTransformer, **others: Any) -> LinattnConfig:
@@ -79,9 +84,6 @@ class LinattnConfig(PreTrainedConfig):  # type: ignore[misc]
         Raises:
             ValueError: settings that the model cannot have.
         """
-        if self.tie_word_embeddings:
-            advice = "set tie_embeddings of the transformer"
-            raise ValueError(expected("tie_word_embeddings", False, True, advice))
         return AutoregressiveTransformer(
             TransformerConfig.from_dict(self.transformer), self.vocab_size,
             self.max_position_embeddings, self.positions, self.start,

@@ -272,7 +272,9 @@ def _compute_converted(
     """The attention function named `NAME`; `ConvertedAttention` passes `converted` and `layer`."""
     if converted is None:
         wanted, got = "a layer that convert(model) replaced", type(call.module).__name__
-        raise ValueError(expected(f"attn_implementation={NAME!r}", wanted, got))
+        folder = cast(Any, call.module).config._name_or_path or "folder"
+        advice = f"load a converted model by load_converted({folder!r})"
+        raise ValueError(expected(f"attn_implementation={NAME!r}", wanted, got, advice))
     return converted(call, layer)
 
 

@@ -113,14 +113,16 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
                 mode and with attention that has one. A forward with a state has no dropout.
             logits_to_keep: how many of the last positions get logits, or their indices; 0 for all.
             return_dict: False for a tuple; by default as configured.
-            num_items_in_batch: the number by which the summed loss is divided, from Trainer; by
-                default the number of labels that count.
+            num_items_in_batch: the number by which the summed loss is divided, from Trainer, which
+                counts all labels but the first column and -100: the first token of a row with
+                padding before it, which the start vector predicts, is then one of them. By default
+                the number of labels that count, each after a token of its row.
             past_key_values: the cache, by its name before transformers 5.24.
             **others: refused unless None or False, such as inputs_embeds and output_attentions.
 
         Returns:
             loss (with labels), logits (B, N, V) and the cache (with use_cache), by the name that
-            transformers gives it. Logits at padded positions mean nothing.
+            transformers gives it. Logits at padded positions are those of the tokens before.
 
         Raises:
             ValueError, TypeError: another shape, dtype, length or token; padding among tokens
@@ -158,7 +160,8 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
             logits = self._continue(input_ids, layer)[:, positions]
         loss = None
         if labels is not None:
-            labels = _select_predicted(labels, attention_mask)
+            if num_items_in_batch is None:
+                labels = _select_predicted(labels, attention_mask)
             loss = self.loss_function(
                 logits, labels, self.config.vocab_size, num_items_in_batch=num_items_in_batch
             )
@@ -188,6 +191,17 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         inputs.pop("position_ids", None)  # the mask gives the positions of a row
         inputs["attention_mask"] = attention_mask  # (B, L), also with a static cache
         return cast(dict[str, Any], inputs)
+
+    def generate_batch(self, *args: Any, **options: Any) -> Any:
+        """Refuses: transformers' batches page a cache of keys and values, which it has not."""
+        self.init_continuous_batching()
+
+    def init_continuous_batching(self, *args: Any, **options: Any) -> Any:
+        """Refuses, as `generate_batch`, which `cache_implementation="paged"` calls."""
+        raise NotImplementedError(
+            "A LinattnForCausalLM has no paged cache; pass its model to "
+            "linattn_models.ContinuousBatch, which batches requests that come and go."
+        )
 
     def get_input_embeddings(self) -> nn.Module:
         """The table of token vectors."""
@@ -249,7 +263,7 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
             hidden, layer.state = model.transformer.prefill(vectors, inputs, max_length=room)
             layer.seen = ids.shape[1]
         # After the last position comes no other: zeros.
-        return padding.back(F.pad(hidden[:, int(model.has_start) :], (0, 0, 0, int(is_full))))
+        return padding.after_tokens(F.pad(hidden, (0, 0, 0, int(is_full))), model.has_start)
 
     def _is_full(self, ids: Tensor) -> bool:
         """Whether tokens (B, N) fill all positions, so that none is left for the start vector."""

@@ -17,10 +17,12 @@ class Padding:
     Attributes:
         lengths: (B,) int64, each row's tokens; None where there is no padding.
         order: (B, N) int64, the columns of each row with its tokens first.
+        counts: (B, N) int64, the tokens of each row up to each column.
     """
 
     lengths: Tensor | None = None
     order: Tensor | None = None
+    counts: Tensor | None = None
 
     @classmethod
     def of(cls, mask: Tensor | None, ids: Tensor) -> Padding:
@@ -37,7 +39,8 @@ class Padding:
         """The padding of a mask (B, N) bool, which is False there."""
         if not torch.compiler.is_compiling() and mask.all():
             return cls()
-        return cls(mask.sum(1), mask.logical_not().to(torch.uint8).argsort(dim=1, stable=True))
+        order = mask.logical_not().to(torch.uint8).argsort(dim=1, stable=True)
+        return cls(mask.sum(1), order, mask.cumsum(1))
 
     def to_the_end(self, x: Tensor, dim: int = 1) -> Tensor:
         """Tokens (B, N), or vectors with N at `dim`, with the padding of each row at its end."""
@@ -47,12 +50,24 @@ class Padding:
         """Tokens or vectors at their original positions."""
         return x if self.order is None else _select(x, self.order.argsort(1), dim)
 
+    def after_tokens(self, hidden: Tensor, has_start: bool) -> Tensor:
+        """The vectors (B, N, E) after the tokens up to each column, which may be padding.
+
+        Args:
+            hidden: (B, N, E), after each token with padding at the end; before them, with
+                `has_start`, the vector after the start. Without, it is 0.
+        """
+        if self.counts is None:
+            return hidden[:, int(has_start) :]
+        places = self.counts - int(not has_start)
+        nothing = (places < 0).unsqueeze(2)
+        return _select(hidden, places.clamp(min=0), 1).masked_fill(nothing, 0.0)
+
 
 def _select(x: Tensor, places: Tensor, dim: int) -> Tensor:
     """The places (B, N) of each row of x, which has N at `dim`."""
-    shape = [1] * x.ndim
-    shape[0], shape[dim] = places.shape
-    return x.gather(dim, places.view(shape).expand_as(x))
+    places = places.view(-1, *[1] * (dim - 1), places.shape[1], *[1] * (x.ndim - dim - 1))
+    return x.gather(dim, places.expand(*x.shape[:dim], -1, *x.shape[dim + 1 :]))
 
 
 def check_left_padded(mask: Tensor | None) -> None:
