@@ -130,12 +130,16 @@ def _read_members(archive: Path) -> dict[str, memoryview]:
     try:
         with lzma.open(archive) if archive.suffix == ".xz" else archive.open("rb") as packed:
             content = packed.read(LARGEST + 1)
-        if len(content) > LARGEST:
-            raise ValueError(expected(str(archive), f"at most {LARGEST} bytes, unpacked", "more"))
+    except (EOFError, OSError, lzma.LZMAError) as error:
+        raise ValueError(expected(str(archive), "a whole archive", error)) from error
+    if len(content) > LARGEST:
+        raise ValueError(expected(str(archive), f"at most {LARGEST} bytes, unpacked", "more"))
+    try:
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
             files = [item for item in tar if item.isfile() and not item.issparse()]
-    except (tarfile.TarError, EOFError, OSError, lzma.LZMAError) as error:
-        raise ValueError(expected(str(archive), "a whole tar archive", error)) from error
+    except Exception as error:  # tarfile raises a dozen kinds for headers that are no headers
+        got = quote(f"{type(error).__name__}: {error}")
+        raise ValueError(expected(str(archive), "a whole tar archive", got)) from error
     view = memoryview(content)
     return {
         item.name.removeprefix("./"): view[item.offset_data : item.offset_data + item.size]

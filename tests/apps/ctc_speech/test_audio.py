@@ -236,6 +236,43 @@ def test_other_files_are_named(tmp_path: Path) -> None:
         read_audio(Member(tmp_path / "a.tar", "x.wav"))
 
 
+def long_names() -> bytes:
+    """Headers of GNU tar that each announce a long name for the next."""
+    item = tarfile.TarInfo("././@LongLink")
+    item.type, item.size = tarfile.GNUTYPE_LONGNAME, 1
+    return (item.tobuf(tarfile.GNU_FORMAT) + b"a".ljust(512, b"\0")) * 5000
+
+
+def with_records(records: dict[str, str]) -> bytes:
+    """An archive of one file with records of POSIX tar."""
+    item = tarfile.TarInfo("a.wav")
+    item.pax_headers = records
+    return item.tobuf(tarfile.PAX_FORMAT) + bytes(10_240)
+
+
+ARCHIVES = {
+    "thousands of long names": long_names,
+    "a size of 20 digits": lambda: with_records({"size": "9" * 20}),
+    "a negative size": lambda: with_records({"size": "-512"}),
+    "a size that is no number": lambda: with_records({"size": "x"}),
+    "a map of nothing": lambda: with_records({"GNU.sparse.map": "x,y", "GNU.sparse.size": "1"}),
+    "half a map": lambda: with_records({"GNU.sparse.map": "0", "GNU.sparse.size": "z"}),
+    "a map in the content": lambda: with_records({
+        "GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "9" * 30,
+    }),
+    "sparse numbers": lambda: with_records({"GNU.sparse.offset": "a", "GNU.sparse.size": "b"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("content", ARCHIVES)
+def test_an_archive_of_other_headers_is_one_sentence(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    path.write_bytes(ARCHIVES[content]())
+    with pytest.raises(ValueError, match=rf"^{path}(, a\.wav)?: expected") as refusal:
+        read_audio(Member(path, "a.wav"))
+    assert str(refusal.value).isprintable()
+
+
 def test_an_archive_takes_no_more_memory_than_it_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
