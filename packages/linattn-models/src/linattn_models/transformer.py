@@ -193,6 +193,8 @@ class Transformer(nn.Module):
         Cost: for linear attention without `causal_block`, and for all layers around an attention,
         in proportion to the sum of the lengths: padding is left out.
         """
+        if state is not None:
+            self.check_state(state)
         y, packing, state = self._prefill(x, lengths, state, max_length, memory, last_only=False)
         return y if packing is None else packing.unpack(y), state
 
@@ -207,7 +209,8 @@ class Transformer(nn.Module):
     ) -> tuple[Tensor, DecodingState]:
         """As `prefill`, but returns only the outputs at the last position of each row, (B, E).
 
-        Those of a row of length 0 mean nothing. The last layer computes no other outputs.
+        Those of a row of length 0 mean nothing. The last layer computes no other outputs. A state
+        has passed `check_state`.
         """
         y, _, state = self._prefill(x, lengths, state, max_length, memory, last_only=True)
         return y, state
@@ -398,8 +401,7 @@ class Transformer(nn.Module):
     def _continue_from(
         self, state: DecodingState, batch: int, max_length: int | None
     ) -> DecodingState:
-        """The state to continue from, checked and with room for `max_length` positions."""
-        self.check_state(state)
+        """The state to continue from, with room for `max_length` positions."""
         if state.batch != batch:
             wanted, got = f"sequences for the prompts' {batch} rows", state.batch
             raise ValueError(expected("state", wanted, got))

@@ -18,6 +18,9 @@ from linattn_models.state.cache import KeyValueCache, LayerState, WindowCache
 
 FORMAT = "linattn decoding state"
 VERSION = "1"
+_KINDS: dict[frozenset[str], type[LayerState]] = {
+    frozenset(kind._fields): kind for kind in (LinearAttentionState, KeyValueCache, WindowCache)
+}
 _WHOLE = "a whole file that DecodingState.save wrote"
 
 
@@ -111,31 +114,28 @@ def _layers(file: Path, tensors: dict[str, Tensor]) -> tuple[LayerState, ...]:
 
 
 def _layer(file: Path, tensors: dict[str, Tensor]) -> LayerState:
-    if any(not x.is_floating_point() or x.numel() == 0 for x in tensors.values()):
-        raise _refusal(file, "a layer without numbers")
-    if tensors.keys() == {"s", "z"}:
-        sums = LinearAttentionState(**tensors)
-        if sums.s.ndim == 4 and sums.z.shape == sums.s.shape[:3] and sums.s.dtype == sums.z.dtype:
-            return sums
-    elif tensors.keys() == {"keys", "values"}:
-        cache = KeyValueCache(**tensors)
-        if cache.keys.ndim == 4 and cache.keys.shape == cache.values.shape:
-            return cache
-    elif tensors.keys() == set(WindowCache._fields):
-        window = WindowCache(**tensors)
-        if _is_whole(window):
-            return window
-    shapes = {name: tuple(x.shape) for name, x in tensors.items()}
-    raise _refusal(file, f"a layer of {shapes}")
+    kind = _KINDS.get(frozenset(tensors))
+    numbers = all(x.is_floating_point() and x.numel() for x in tensors.values())
+    if kind is None or not numbers or not _fit_together(**tensors):
+        shapes = {name: tuple(x.shape) for name, x in tensors.items()}
+        raise _refusal(file, f"a layer of {shapes}")
+    return kind(**tensors)
 
 
-def _is_whole(window: WindowCache) -> bool:
-    """Whether the shapes of the tensors fit together."""
-    keys, values, s, z = window
-    if keys.ndim != 4 or s.ndim != 4 or s.dtype != z.dtype:
+def _fit_together(
+    keys: Tensor | None = None,
+    values: Tensor | None = None,
+    s: Tensor | None = None,
+    z: Tensor | None = None,
+) -> bool:
+    """Whether the tensors of a layer have the shapes and dtypes of one."""
+    if keys is not None and (values is None or keys.ndim != 4 or values.shape != keys.shape):
         return False
-    heads, dim = keys.shape[:2], keys.shape[3]
-    return values.shape == keys.shape and s.shape == (*heads, s.shape[2], dim) == (*z.shape, dim)
+    if s is None or z is None:
+        return True
+    if s.ndim != 4 or z.shape != s.shape[:3] or z.dtype != s.dtype:
+        return False
+    return keys is None or keys.shape[:2] + keys.shape[3:] == s.shape[:2] + s.shape[3:]
 
 
 def _max_length(file: Path, text: str, layers: tuple[LayerState, ...]) -> int | None:
