@@ -16,8 +16,8 @@ from linattn_core import (
     linear_attention_step,
     reference,
 )
-from linattn_core.arguments import complete_attention
 from linattn_core.calls import AttentionCall
+from linattn_core.checks import complete_attention
 from linattn_core.reference.definition import absent_keys
 from linattn_core.state import accumulation_dtype
 

@@ -12,8 +12,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.testing import assert_close
 
 from linattn_core import LinearAttentionState, linear_attention, linear_attention_step
-from linattn_core.arguments import complete_attention
 from linattn_core.calls import AttentionCall, StepCall
+from linattn_core.checks import complete_attention
 from linattn_core.operators.library import Flat
 from linattn_core.registry import find_backend
 

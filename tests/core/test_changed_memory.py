@@ -14,7 +14,7 @@ from linattn_core import (
     linear_attention_step,
 )
 from linattn_core.calls import AttentionCall, StepCall
-from linattn_core.preparation import prepare_attention, prepare_step
+from linattn_core.checks import prepare_attention, prepare_step
 
 BACKENDS = [name for name in ("cpu", "reference") if name in backends()]
 LENGTHS = {"cu_seqlens": ([0, 20, 64], [0, 200, 64], 1), "key_lengths": ([20, 64], [200, 9], 2)}

@@ -235,3 +235,18 @@ class Gradients(NamedTuple):
     value: Tensor | None
     initial_state: LinearAttentionState | None
     log_decay: Tensor | None = None
+
+
+def _absent(key_lengths: Tensor, length: int) -> Tensor:
+    """(B, 1, L, 1) bool, True at keys at or past each sequence's length."""
+    positions = torch.arange(length, device=key_lengths.device)
+    return (positions >= key_lengths[:, None])[:, None, :, None]
+
+
+def absent_keys(key: Tensor, key_lengths: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
+    """(B, 1, L, 1) bool, True where length or mask say that no key exists; None if all exist."""
+    gone = None if key_lengths is None else _absent(key_lengths.to(key.device), key.shape[2])
+    if attn_mask is None:
+        return gone
+    masked = ~attn_mask[:, None, :, None]
+    return masked if gone is None else masked | gone

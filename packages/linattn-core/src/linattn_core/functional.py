@@ -9,11 +9,10 @@ from typing import Any, Literal, Unpack, overload
 from torch import Tensor
 
 from linattn_core import choice, operators
-from linattn_core.arguments import pack_results
 from linattn_core.calls import AttentionCall, StepCall
+from linattn_core.checks import kernel_feature_map, pack_results, prepare_attention, prepare_step
 from linattn_core.errors import expected, near, quote
 from linattn_core.feature_maps.base import FeatureMap
-from linattn_core.preparation import kernel_feature_map, prepare_attention, prepare_step
 from linattn_core.reference.definition import Settings
 from linattn_core.registry import answers
 from linattn_core.state import LinearAttentionState

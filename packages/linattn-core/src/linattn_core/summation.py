@@ -7,13 +7,16 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from linattn_core import choice, operators
-from linattn_core.arguments import position_decay
-from linattn_core.calls import AttentionCall
-from linattn_core.checks import check_keys
+from linattn_core.calls import AttentionCall, absent_keys
+from linattn_core.checks import (
+    check_keys,
+    kernel_feature_map,
+    needs_gradients,
+    position_decay,
+    prepare_attention,
+)
 from linattn_core.feature_maps.base import FeatureMap
-from linattn_core.preparation import kernel_feature_map, needs_gradients, prepare_attention
 from linattn_core.reference.decay import exp_without_subnormals, from_here
-from linattn_core.reference.definition import absent_keys
 from linattn_core.state import LinearAttentionState, accumulation_dtype, decay_state
 from linattn_core.values import check_attention_values
 

@@ -8,13 +8,12 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from linattn_core import choice
-from linattn_core.arguments import pack_results
 from linattn_core.calls import AttentionCall
+from linattn_core.checks import kernel_feature_map, pack_results, prepare_attention
 from linattn_core.distributed import agreement
 from linattn_core.distributed.operator import context_parallel
 from linattn_core.errors import expected
 from linattn_core.feature_maps.base import FeatureMap
-from linattn_core.preparation import kernel_feature_map, prepare_attention
 from linattn_core.state import LinearAttentionState
 
 

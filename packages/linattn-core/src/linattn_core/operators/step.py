@@ -17,10 +17,9 @@ from linattn_core.operators.transforms import (
     refuse_forward_mode,
     refuse_in_place,
 )
-from linattn_core.overlap import check_own_memory
 from linattn_core.state import LinearAttentionState
 from linattn_core.torch_private import find_observer, is_tracing
-from linattn_core.values import check_step_values
+from linattn_core.values import check_own_memory, check_step_values
 
 _FLAT = Flat(StepCall)
 _SCHEMA = f"({_FLAT.schema}, str backend) -> (Tensor out, Tensor s, Tensor z)"

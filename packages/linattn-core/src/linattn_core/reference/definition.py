@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, TypedDict
 import torch
 from torch import Tensor
 
-from linattn_core.arguments import complete_attention, pack_results
-from linattn_core.calls import AttentionCall
+from linattn_core.calls import AttentionCall, absent_keys
+from linattn_core.checks import complete_attention, pack_results
 from linattn_core.feature_maps.base import FeatureMap
 from linattn_core.feature_maps.registry import shared_feature_map
 from linattn_core.state import LinearAttentionState
@@ -69,21 +69,6 @@ class Sums(NamedTuple):
     numerator: Tensor
     normalizer: Tensor
     state: LinearAttentionState
-
-
-def absent(key_lengths: Tensor, length: int) -> Tensor:
-    """(B, 1, L, 1) bool, True at keys at or past each sequence's length."""
-    positions = torch.arange(length, device=key_lengths.device)
-    return (positions >= key_lengths[:, None])[:, None, :, None]
-
-
-def absent_keys(key: Tensor, key_lengths: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
-    """(B, 1, L, 1) bool, True where length or mask say that no key exists; None if all exist."""
-    gone = None if key_lengths is None else absent(key_lengths.to(key.device), key.shape[2])
-    if attn_mask is None:
-        return gone
-    masked = ~attn_mask[:, None, :, None]
-    return masked if gone is None else masked | gone
 
 
 def decay_of_present(call: AttentionCall) -> Tensor:

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from linattn_core import pointwise
-from linattn_core.calls import AttentionCall, Gradients, Output
+from linattn_core.calls import AttentionCall, Gradients, Output, absent_keys
 from linattn_core.native import new_gradients
-from linattn_core.reference.definition import absent_keys
 from linattn_core.reference_backend.workspace import Segment, Workspace
 from linattn_core.state import LinearAttentionState
 

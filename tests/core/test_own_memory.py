@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linattn_core import LinearAttentionState, linear_attention_step
-from linattn_core.overlap import _share, check_own_memory
+from linattn_core.values import _share, check_own_memory
 
 B, H, D, M = 2, 3, 4, 5
 
