@@ -11,6 +11,7 @@ from copying.data import Duplications
 from copying.measures import copy_loss, copy_measures
 from copying.model import build_model
 from copying.presets import Attention, Recipe
+from linattn_lab.figures import write_figures
 from linattn_lab.plots import plot_run
 from linattn_lab.script import require_at_least
 from linattn_models.training import RunFolder, is_main_process, train
@@ -53,4 +54,5 @@ def train_model(
     )
     if is_main_process():
         plot_run(RunFolder(out))
+        write_figures(out, summary["metrics"])
     return summary

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from language.data import VOCABULARY, Dataset, Texts, Windows, spread_windows
 from language.presets import Attention, Recipe
+from linattn_lab.figures import write_figures
 from linattn_lab.plots import plot_run
 from linattn_lab.script import require_at_least
 from linattn_models import AutoregressiveTransformer
@@ -68,6 +69,7 @@ def train_model(
     )
     if is_main_process():
         plot_run(RunFolder(out))
+        write_figures(out, summary["metrics"])
     return summary
 
 
