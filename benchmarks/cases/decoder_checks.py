@@ -69,13 +69,14 @@ def check_compiled(
 def _steps_at_once_agree(decoder: CompiledDecoder, token: Tensor, limits: dict[str, Any]) -> bool:
     """Whether the steps that `generate` makes by one call draw what single steps draw."""
     state = decoder.prefill(token.unsqueeze(1)[:, :0])[1]
-    count, single = decoder.steps_at_once(state, decoder.native.most_steps), state.clone()
     params = SamplingParams(seed=3, **limits)
     ours, theirs = (start_draws(params, len(token), decoder.head, token.device) for _ in range(2))
+    count, single = decoder.count_steps(state, ours, decoder.native.most_steps), state.clone()
     parameters, drawn, _ = decoder.steps_and_draws(token, state, ours, count)
     for own, tokens in zip(parameters, drawn, strict=True):
-        expected, token, single = decoder.step_and_draw(token, single, theirs)
-        if not (torch.equal(own, expected) and torch.equal(tokens, token)):
+        expected, again, single = decoder.steps_and_draws(token, single, theirs, 1)
+        token = again[0]
+        if not (torch.equal(own, expected[0]) and torch.equal(tokens, token)):
             return False
     return True
 

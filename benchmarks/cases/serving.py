@@ -12,7 +12,7 @@ from benchmarks.cases.decoder_checks import check_compiled
 from benchmarks.cases.decoders import pack_decoder
 from benchmarks.cases.models import Task
 from linattn_models import CompiledDecoder, ContinuousBatch, Request, SamplingParams
-from linattn_models.decoding.batch.engine import CHUNK
+from linattn_models.decoding.engine import CHUNK
 
 ROWS, TOKENS, WAVES = 64, 256, 4
 OFFLINE, ENGINE = "generate", "ContinuousBatch"

@@ -19,7 +19,7 @@ from benchmarks.cases.methods import PEAK_SECONDS, peak_of_run
 from benchmarks.cases.models import Task
 from linattn_lab.processes import run_apart
 from linattn_models import AutoregressiveTransformer, Categorical
-from linattn_models.decoding.predictors import step_through
+from linattn_models.decoding.compiled_decoder import step_through
 
 PROMPTS, SHORTEST, LONGEST = 16, 10, 1_000
 COMPILED = compiled_name("float32")

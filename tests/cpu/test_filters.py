@@ -25,7 +25,7 @@ def drawn_from(logits: Tensor, params: SamplingParams) -> Tensor:
     token = torch.zeros(ROWS, dtype=torch.int64)
     _, state = decoder.prefill(token[:, None])
     draws = start_draws(params, ROWS, model.head, decoder.device)
-    parameters, drawn, _ = decoder.step_and_draw(token, state, draws)
+    (parameters,), (drawn,), _ = decoder.steps_and_draws(token, state, draws, 1)
     torch.testing.assert_close(
         parameters, logits.expand_as(parameters), rtol=0, atol=0, equal_nan=True
     )

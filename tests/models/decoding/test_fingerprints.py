@@ -13,7 +13,6 @@ import torch
 
 from linattn_models import (
     AutoregressiveTransformer,
-    DecodingBatch,
     DecodingState,
     compile_decoder,
     fingerprint,
@@ -132,17 +131,11 @@ def test_steps_and_parts_keep_the_fingerprint(attention: str) -> None:
     with torch.no_grad():
         _, state = model.step(torch.tensor([1, 2]), state)
         _, state = model.prefill(torch.tensor([[1], [2]]), torch.tensor([1, 0]), state)
-        batch = DecodingBatch(state, capacity=2)
-        batch.join(state.index_select([0]))
-        batch.leave([0])
-        batch.state = model.step(torch.tensor([1, 2]), batch.state)[1]
-    states = [state, state.index_select([1, 1]), *state.split(1), state.clone(), batch.state]
+    states = [state, state.index_select([1, 1]), *state.split(1), state.clone()]
     assert {x.fingerprint for x in [*states, DecodingState.cat(states)]} == {own}
     _, bare = model.prefill(torch.tensor([[1, 2]]))
     assert bare.fingerprint is None
     assert DecodingState.cat([*states, bare.detach()]).fingerprint is None
-    batch.join(bare.detach())
-    assert batch.state.fingerprint is None
     other = replace(state, fingerprint="0")
     with pytest.raises(ValueError, match="states"):
         DecodingState.cat([state, other])

@@ -29,11 +29,10 @@ from linattn_models import (
 )
 from linattn_models.decoding import compile as compiling
 from linattn_models.decoding import torch_step
-from linattn_models.decoding.compiled_decoder import FusedPredictor
 from linattn_models.decoding.graph import GraphDecoder
-from linattn_models.decoding.predictors import StatefulPredictor
 from linattn_models.decoding.prompts import Prompt
 from linattn_models.decoding.recorders import EagerRecorder
+from linattn_models.decoding.rows import Rows, read_prompt_rows
 from linattn_models.decoding.sampling import SamplingParams, start_draws
 from linattn_models.state import zero_states
 from tests.models.decoding.decoders import (
@@ -227,17 +226,20 @@ def test_selected_rows_stay_in_the_memory_of_recorded_steps() -> None:
     decoder = recorded(model, recorder=TapeRecorder())
     assert isinstance(decoder, CompiledDecoder)
     prompt = Prompt.of(random_tokens(model, 6, 2), LONG)
-    eager, predictor = StatefulPredictor(model, prompt), FusedPredictor(decoder, prompt)
-    draws = start_draws(SamplingParams(0.0), 6, model.head, model.device)
+    both = []
+    for source in (model, decoder):
+        parameters, state = read_prompt_rows(source, source, prompt, 1)
+        draws = start_draws(SamplingParams(0.0), 6, model.head, model.device)
+        both.append(Rows(source, state, draws.draw(model.head, parameters), draws))
+    eager, ours = both
+    ours.hold()
     for rows in ([0, 1, 2, 3, 4], [4, 2, 2, 0], [1, 1, 1, 0, 2, 3], [5], [0]):
-        (_, token), (_, expected) = predictor.draw(draws), eager.draw(draws)
-        assert torch.equal(token, expected)
-        draws.select_rows(torch.tensor(rows))
-        for each in (eager, predictor):
+        for each in both:
             each.select_rows(torch.tensor(rows))
-            each.append(token[rows])
-        assert predictor.state.batch == len(rows)
-        assert decoder.native._slot_of(predictor.state.layers) is not None
+            each.advance(1)
+        assert torch.equal(ours.tokens, eager.tokens)
+        assert ours.state.batch == len(rows)
+        assert decoder.native._slot_of(ours.state.layers) is not None
     assert sum(slot.reserved for slot in decoder.native._slots) == 1
 
 

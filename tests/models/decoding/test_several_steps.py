@@ -46,13 +46,14 @@ def test_they_are_single_steps_that_read_what_was_drawn(
     prompts = NATIVE.tokens(model, len(lengths), 6)
     _, state = decoder.prefill(prompts, torch.tensor(lengths))
     token, single = prompts[:, 0], state.clone()
-    count = decoder.steps_at_once(state, most)
+    count = decoder.count_steps(state, ours, most)
     assert count == min(most, decoder.native.most_steps, LONG - max(lengths) - 1)
     parameters, drawn, state = decoder.steps_and_draws(token, state, ours, count)
     assert len(parameters) == len(drawn) == count
     for i in range(count):
-        expected, token, single = decoder.step_and_draw(token, single, theirs)
-        assert torch.equal(parameters[i], expected) and torch.equal(drawn[i], token)
+        expected, again, single = decoder.steps_and_draws(token, single, theirs, 1)
+        token = again[0]
+        assert torch.equal(parameters[i], expected[0]) and torch.equal(drawn[i], token)
     same_state(state, single)
     assert torch.equal(parameters[-1], state.parameters)
     following = [each.numbers().uniform for each in (ours, theirs)]
@@ -65,9 +66,10 @@ def test_one_call_makes_several_where_little_memory_is_enough() -> None:
     decoder = NATIVE.decoder(long_model())
     few = decoder.prefill(torch.empty(2, 0, dtype=torch.int64))[1]
     many = decoder.prefill(torch.empty(9_000, 0, dtype=torch.int64))[1]
-    assert decoder.steps_at_once(few, LONG) == decoder.native.most_steps > 1
-    assert decoder.steps_at_once(few, 3) == 3 and decoder.steps_at_once(few, 0) == 1
-    assert decoder.steps_at_once(many, LONG) == 1
+    draws = start_draws(SamplingParams(), 2, decoder.head, NATIVE.device)
+    assert decoder.count_steps(few, draws, LONG) == decoder.native.most_steps > 1
+    assert decoder.count_steps(few, draws, 3) == 3 and decoder.count_steps(few, draws, 0) == 1
+    assert decoder.count_steps(many, draws, LONG) == 1
 
 
 @needs_cpu_backend
@@ -78,10 +80,9 @@ def test_the_last_position_ends_a_call(positions: str) -> None:
     decoder = NATIVE.decoder(model)
     _, state = decoder.prefill(torch.empty(2, 0, dtype=torch.int64), max_length=5)
     token = torch.zeros(2, dtype=torch.int64)
-    assert decoder.steps_at_once(state, 9) == 4
-    _, drawn, state = decoder.steps_and_draws(
-        token, state, start_draws(SamplingParams(), 2, model.head, NATIVE.device), 4
-    )
+    draws = start_draws(SamplingParams(), 2, model.head, NATIVE.device)
+    assert decoder.count_steps(state, draws, 9) == 4
+    _, drawn, state = decoder.steps_and_draws(token, state, draws, 4)
     assert len(drawn) == 4 and state.position == 5
     with pytest.raises(ValueError, match="position"):
         decoder.step_and_sample(token, state)
@@ -93,8 +94,8 @@ def test_decoders_without_it_make_single_steps(compiled: Kind) -> None:
     decoder = compiled.decoder(custom)
     tokens = torch.empty(2, 0, dtype=torch.int64, device=compiled.device)
     _, state = decoder.prefill(tokens)
-    assert decoder.steps_at_once(state, 9) == 1
     draws = start_draws(SamplingParams(), 2, head, compiled.device)
+    assert decoder.count_steps(state, draws, 9) == 1
     _, drawn, state = decoder.steps_and_draws(tokens.new_zeros(2), state, draws, 1)
     assert len(drawn) == 1 and state.position == 2
     if compiled.name != "native":

@@ -17,6 +17,7 @@ from linattn_lab.timing import clock, time_calls
 from linattn_models.autoregressive import AutoregressiveTransformer
 from linattn_models.decoding import (
     CompiledDecoder,
+    Draws,
     SamplingParams,
     check_length,
     choose_decoder,
@@ -165,7 +166,7 @@ class _Generation:
         if not isinstance(self.decoder, CompiledDecoder):
             return 1
         start = self.model.transformer.initial_state(self.batch, max_length=self.length)
-        return self.decoder.steps_at_once(start, self.length)
+        return self.decoder.count_steps(start, self.draws(), self.length)
 
     @torch.inference_mode()
     def positions(self, spread: npt.NDArray[np.float64]) -> list[tuple[int, float]]:
@@ -197,9 +198,8 @@ class _Generation:
         The last of them is at `position`; near the start, the first is at 0.
         """
         token = self.tokens(self.batch)
-        start = decoder.prefill(token.unsqueeze(1)[:, :0], max_length=self.length, owner=self)[1]
-        head, device = decoder.head, decoder.device
-        draws = start_draws(SamplingParams(), self.batch, head, device, self.generator)
+        start = decoder.prefill(token.unsqueeze(1)[:, :0], max_length=self.length)[1]
+        start, draws = decoder.hold(start, self), self.draws()
         count = self.steps_of_a_call
         first = max(0, position + 1 - count)
         state = replace(start, cursor=Cursor(first, first))
@@ -209,6 +209,11 @@ class _Generation:
 
         steps()  # the first step on a GPU records the graph
         return steps
+
+    def draws(self) -> Draws:
+        """Those of the whole batch."""
+        head, device = self.model.head, self.model.device
+        return start_draws(SamplingParams(), self.batch, head, device, self.generator)
 
     def tokens(self, *shape: int) -> Tensor:
         """Random tokens of this shape."""

@@ -22,7 +22,6 @@ Request, SamplingParams, Output    what it is asked, and what comes out
 Hypotheses, TokenStream      what beam_search and stream return
 DecodingState                the state between two steps
 KeyValueCache, WindowCache   the state of a layer with softmax, or with a window
-DecodingBatch                states of rows that come and go
 save, load, read_config      one folder: config.json, model.safetensors, tokenizer.json
 CharacterTokenizer           a table of characters, from text to tokens and back
 load_decoder                 the compiled decoder of a saved model, also from weights in fewer bits
@@ -72,7 +71,7 @@ from linattn_models.decoding import (
 from linattn_models.heads import Categorical, Head, MixtureOfLogistics, head_from_dict
 from linattn_models.seq2seq import Seq2SeqTransformer
 from linattn_models.serialization import load, load_decoder, read_config, save
-from linattn_models.state import DecodingBatch, DecodingState, KeyValueCache, WindowCache
+from linattn_models.state import DecodingState, KeyValueCache, WindowCache
 from linattn_models.tokenizer import CharacterTokenizer
 from linattn_models.transformer import Transformer
 
@@ -92,7 +91,6 @@ __all__ = [
     "CompiledDecoder",
     "CompiledTransformer",
     "ContinuousBatch",
-    "DecodingBatch",
     "DecodingState",
     "Head",
     "Hypotheses",

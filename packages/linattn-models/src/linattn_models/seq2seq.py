@@ -13,7 +13,7 @@ from linattn_core.decoder_spec import DecoderDescription
 from linattn_core.errors import expected
 from linattn_models.block import Block
 from linattn_models.config import TransformerConfig
-from linattn_models.decoding import CompiledDecoder, Prompt, Start
+from linattn_models.decoding import CompiledDecoder, Prompt, Stepper
 from linattn_models.heads import Categorical, Head, head_from_dict
 from linattn_models.heads.base import check_sequences
 from linattn_models.likelihood import log_probs_under, mean_loss
@@ -157,13 +157,11 @@ class Seq2SeqTransformer(TokenTransformer):
         y, state = self.transformer.prefill_last(start, max_length=self.longest, memory=memory)
         return self._predict(cast(Tensor, self.output(y)), _join_memory(state, memory))[1]
 
-    def choose_predictor(
-        self, method: str, decoder: str | CompiledDecoder, prompt: Prompt
-    ) -> Start:
-        """Starts the predictor, which continues the state of a source."""
+    def choose_source(self, method: str, decoder: str | CompiledDecoder, prompt: Prompt) -> Stepper:
+        """What makes the steps, which continue the state of a source."""
         if prompt.state is None:
             raise _no_source()
-        return super().choose_predictor(method, decoder, prompt)
+        return super().choose_source(method, decoder, prompt)
 
     @property
     def can_step(self) -> bool:

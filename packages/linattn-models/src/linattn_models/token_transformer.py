@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from linattn_core.decoder_spec import DecoderDescription
 from linattn_core.errors import expected, quote
 from linattn_models.config import TransformerConfig
 from linattn_models.decoding import (
     CompiledDecoder,
-    GenerationMixin,
     Prompt,
-    Start,
-    choose_predictor,
+    Stepper,
+    TokenModel,
+    choose_source,
 )
 from linattn_models.fingerprint import check_weights, compute_fingerprint
 from linattn_models.heads import Categorical, Head
@@ -38,7 +38,7 @@ from linattn_models.validation import as_int, at_least, lengths_within
 STD = 0.02
 
 
-class TokenTransformer(GenerationMixin, nn.Module):
+class TokenTransformer(TokenModel, nn.Module):
     """Generates token by token. A subclass makes its layers between `add_tokens` and `add_output`.
 
     The input of position i is the vector of token i - 1 (at position 0 a learned start vector) plus
@@ -96,19 +96,6 @@ class TokenTransformer(GenerationMixin, nn.Module):
         """The configuration of the layers."""
         return self.transformer.config
 
-    @property
-    def can_step(self) -> bool:
-        """Whether `prefill` and `step` work."""
-        raise NotImplementedError
-
-    def predict_next(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """The parameters for the token after each prompt, computed without a state."""
-        raise NotImplementedError
-
-    def describe(self, positions: int | None = None) -> DecoderDescription:
-        """The model for a backend that compiles whole steps of tokens."""
-        raise NotImplementedError
-
     def fingerprint(self) -> str | None:
         """The SHA-256 of the weights, that which `save` writes as "sha256".
 
@@ -118,11 +105,9 @@ class TokenTransformer(GenerationMixin, nn.Module):
         """
         return compute_fingerprint(self)
 
-    def choose_predictor(
-        self, method: str, decoder: str | CompiledDecoder, prompt: Prompt
-    ) -> Start:
-        """Starts the predictor of a prompt with this method and decoder, both checked."""
-        return choose_predictor(self, method, decoder, prompt)
+    def choose_source(self, method: str, decoder: str | CompiledDecoder, prompt: Prompt) -> Stepper:
+        """What makes the steps after a prompt, with this method and decoder, both checked."""
+        return choose_source(self, method, decoder, prompt)
 
     @needs_whole
     def prefill(
@@ -217,11 +202,11 @@ class TokenTransformer(GenerationMixin, nn.Module):
         """Where the weights are."""
         return cast(Tensor, self.embeddings[0].weight).device
 
+    @abstractmethod
     def _begin(
         self, tokens: Tensor, lengths: Tensor | None, max_length: int | None
     ) -> tuple[Tensor, DecodingState]:
         """`prefill` without a state."""
-        raise NotImplementedError
 
     # How the layers continue from a state. A model whose states hold more replaces these three.
 

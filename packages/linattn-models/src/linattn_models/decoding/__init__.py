@@ -1,17 +1,16 @@
 """Decoding: sequences drawn token by token, and steps compiled to be fast.
 
-batch                 requests that join and leave a batch between steps
-choose                what draws: the model, or a compiled decoder, of which there is a cache
+choose                what makes steps: the model or a compiled decoder, and a cache of the decoders
+engine                requests that join and leave a batch between steps
+requests              what is asked of such a batch, and what comes out
 compile               `compile_decoder`
 compiled_decoder      decoders of tokens with packed weights and the interface of the model
 compiled_transformer  those of vectors
-generation            the mixin with `generate`, `stream` and `beam_search`
+generate              `generate`, `stream` and `beam_search`, and their loop
 graph                 a decoder whose steps are CUDA graphs, recorded in slots of memory
-predictors            the next token by a step of the model, or by running all tokens again
-stream                what `stream` returns
 beams                 the likeliest sequences
-loop                  the loop over tokens, and the states of rows that end
-stopping              which rows continue: stop tokens and stop strings
+stopping              what ends sequences: stop tokens and strings, and their last token
+rows                  the rows of a batch, and what makes their steps
 prompts               prefixes, also of different lengths, and the sequences made from them
 sampling              settings of draws, the draws of rows, and the check for NaN
 philox                random numbers of a row and a position
@@ -20,22 +19,17 @@ torch_step            the step that is recorded
 recorders             what records it, and runs it again
 """
 
-from linattn_models.decoding.batch import ContinuousBatch, Output, Request
 from linattn_models.decoding.beams import Hypotheses
-from linattn_models.decoding.choose import (
-    DECODERS,
-    choose_decoder,
-    choose_method,
-    choose_predictor,
-)
+from linattn_models.decoding.choose import DECODERS, choose_decoder, choose_method, choose_source
 from linattn_models.decoding.compile import compile_decoder
-from linattn_models.decoding.compiled_decoder import CompiledDecoder, FusedPredictor
+from linattn_models.decoding.compiled_decoder import CompiledDecoder
 from linattn_models.decoding.compiled_transformer import CompiledTransformer
-from linattn_models.decoding.generation import GenerationMixin
-from linattn_models.decoding.loop import Start
+from linattn_models.decoding.engine import ContinuousBatch
+from linattn_models.decoding.generate import GenerationMixin, TokenModel, TokenStream
 from linattn_models.decoding.prompts import Prompt, check_length, default_length
+from linattn_models.decoding.requests import Output, Request
+from linattn_models.decoding.rows import Stepper
 from linattn_models.decoding.sampling import Draws, SamplingParams, Settings, start_draws
-from linattn_models.decoding.stream import TokenStream
 from linattn_models.heads.filters import Filters
 
 __all__ = [
@@ -45,7 +39,6 @@ __all__ = [
     "ContinuousBatch",
     "Draws",
     "Filters",
-    "FusedPredictor",
     "GenerationMixin",
     "Hypotheses",
     "Output",
@@ -53,12 +46,13 @@ __all__ = [
     "Request",
     "SamplingParams",
     "Settings",
-    "Start",
+    "Stepper",
+    "TokenModel",
     "TokenStream",
     "check_length",
     "choose_decoder",
     "choose_method",
-    "choose_predictor",
+    "choose_source",
     "compile_decoder",
     "default_length",
     "start_draws",

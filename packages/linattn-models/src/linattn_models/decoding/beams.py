@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from linattn_core.errors import expected
-from linattn_models.decoding.loop import Predictor, Start
 from linattn_models.decoding.prompts import Prompt
-from linattn_models.decoding.sampling import Draws, NanCheck
+from linattn_models.decoding.rows import Stepper, keep_within_room, read_prompt_rows
+from linattn_models.decoding.sampling import NanCheck
 from linattn_models.heads import Categorical, Head
 from linattn_models.heads.base import at_least_single
 from linattn_models.validation import at_least
@@ -31,18 +31,25 @@ class Hypotheses(NamedTuple):
 
 @torch.inference_mode()
 def search_beams(
-    start: Start, prompt: Prompt, draws: Draws, width: int, stop: Tensor, penalty: float
+    source: Stepper,
+    reader: Stepper,
+    prompt: Prompt,
+    width: int,
+    stop: Tensor,
+    penalty: float,
 ) -> Hypotheses:
     """The best `width` continuations of each prompt; see `GenerationMixin.beam_search`."""
     beam = _Beam(prompt, width, stop, penalty)
     if prompt.steps:
-        predictor = start()
-        predictor.select_rows(beam.first_rows)
+        parameters, state = read_prompt_rows(source, reader, prompt, width)
         check = NanCheck()
         for step in range(prompt.steps):
-            if not beam.extend(predictor, draws, check) or step + 1 == prompt.steps:
+            check.add(parameters)
+            rows = beam.extend(parameters)
+            if rows is None or step + 1 == prompt.steps:
                 break
-            predictor.append(beam.last)
+            state = source.hold(state.index_select(rows), beam)
+            parameters, state = source.step(beam.last, keep_within_room(state))
         check.finish()
     tokens = prompt.repeat(width).join(list(beam.drawn.flatten(0, 1).unbind(1)))
     return Hypotheses(tokens.unflatten(0, (-1, width)), beam.ranks())
@@ -67,12 +74,6 @@ class _Beam:
         self._penalty = penalty
 
     @property
-    def first_rows(self) -> Tensor:
-        """(B * K,) the sequence of each hypothesis."""
-        batch, width = self._sums.shape
-        return torch.arange(batch, device=self._sums.device).repeat_interleave(width)
-
-    @property
     def last(self) -> Tensor:
         """(B * K,) the last token of each; 0 for those that have ended."""
         return self.drawn[:, :, -1].flatten().clamp(min=0)
@@ -81,10 +82,15 @@ class _Beam:
         """(B, K) the scores by which hypotheses are compared."""
         return self._sums / self._counts.clamp(min=1) ** self._penalty
 
-    def extend(self, predictor: Predictor, draws: Draws, check: NanCheck) -> bool:
-        """Extends the hypotheses by one token and keeps the best; returns whether any continues."""
-        parameters, _ = predictor.draw(draws)
-        check.add(parameters)
+    def extend(self, parameters: Tensor) -> Tensor | None:
+        """Extends the hypotheses by one token and keeps the best.
+
+        Args:
+            parameters: (B * K, P), of the next token of each.
+
+        Returns:
+            (B * K,) the row that each continues; None if all have ended.
+        """
         batch, width = self._sums.shape
         logits = at_least_single(parameters)
         # A logit of infinity is certain; log_softmax of it would be NaN.
@@ -100,10 +106,9 @@ class _Beam:
         complete = self.drawn.shape[2] >= self._steps
         self._ended = ~going | torch.isin(token, self._stop) | complete
         if bool(self._ended.all()):
-            return False
+            return None
         offsets = torch.arange(batch, device=best.device).unsqueeze(1) * width
-        predictor.select_rows((best + offsets).flatten())
-        return True
+        return (best + offsets).flatten()
 
     def _best(self, log_probs: Tensor) -> tuple[Tensor, Tensor]:
         """The best hypotheses and their next tokens, (B, K) each; an ended one counts once."""

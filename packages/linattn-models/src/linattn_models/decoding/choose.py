@@ -1,10 +1,9 @@
-"""Which predictor draws: the model or a compiled decoder, and a cache of the decoders."""
+"""What makes steps: the model or a compiled decoder, and a cache of the decoders."""
 
 from __future__ import annotations
 
 import threading
 import weakref
-from functools import partial
 from typing import Any, NamedTuple, cast
 
 from torch import nn
@@ -14,10 +13,10 @@ from linattn_core.autocast import autocast_dtype
 from linattn_core.decoder_spec import CannotCompile, DecoderDescription, TokenCoding
 from linattn_core.errors import expected
 from linattn_models.decoding.compile import compile_described
-from linattn_models.decoding.compiled_decoder import CompiledDecoder, FusedPredictor
-from linattn_models.decoding.loop import Start
-from linattn_models.decoding.predictors import RerunPredictor, StatefulPredictor, TokenModel
+from linattn_models.decoding.compiled_decoder import CompiledDecoder
+from linattn_models.decoding.generate import TokenModel
 from linattn_models.decoding.prompts import Prompt
+from linattn_models.decoding.rows import Rerun, Stepper
 from linattn_models.fingerprint import WeightsRecord, record_weights
 from linattn_models.sharded import require_whole
 from linattn_models.state import Cursor, check_end
@@ -29,10 +28,10 @@ METHODS = ("auto", "stateful", "rerun")
 FEWEST_STEPS = 16
 
 
-def choose_predictor(
+def choose_source(
     model: TokenModel, method: str, decoder: str | CompiledDecoder, prompt: Prompt
-) -> Start:
-    """Starts the predictor of a prompt, with the method and decoder of `generate`."""
+) -> Stepper:
+    """What makes the steps after a prompt, with the method and decoder of `generate`."""
     method = choose_method(model, method)
     no_dropout(model.training, model.config.dropout)
     if method == "rerun":
@@ -41,8 +40,8 @@ def choose_predictor(
         require_whole(model)
     compiled = choose_decoder(model, method, decoder, prompt.steps, prompt.positions)
     if compiled is not None:
-        return partial(FusedPredictor, compiled, prompt, model)
-    return partial(RerunPredictor if method == "rerun" else StatefulPredictor, model, prompt)
+        return compiled
+    return Rerun(model) if method == "rerun" else model
 
 
 def choose_method(model: TokenModel, method: str) -> str:

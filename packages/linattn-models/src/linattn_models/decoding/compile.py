@@ -12,8 +12,8 @@ from linattn_core.errors import expected
 from linattn_models.config import TransformerConfig
 from linattn_models.decoding.compiled_decoder import CompiledDecoder
 from linattn_models.decoding.compiled_transformer import CompiledTransformer
+from linattn_models.decoding.generate import TokenModel
 from linattn_models.decoding.graph import GraphDecoder, Invert
-from linattn_models.decoding.predictors import TokenModel
 from linattn_models.decoding.recorders import CudaGraphRecorder, Recorder
 from linattn_models.fingerprint import compute_fingerprint
 from linattn_models.state import DecodingState

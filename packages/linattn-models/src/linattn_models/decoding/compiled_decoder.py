@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, cast
 
 import torch
@@ -13,19 +11,10 @@ from torch import Tensor
 
 from linattn_core.decoder_spec import NativeDecoder
 from linattn_core.errors import expected
-from linattn_models.decoding.compiled_transformer import Compiled, advance
-from linattn_models.decoding.generation import GenerationMixin
-from linattn_models.decoding.loop import Start
-from linattn_models.decoding.predictors import (
-    Prefills,
-    TokenModel,
-    check_continuation,
-    keep_within_room,
-    layers_of,
-    prefill_prompt,
-    step_through,
-)
+from linattn_models.decoding.compiled_transformer import Compiled, advance, layers_of
+from linattn_models.decoding.generate import GenerationMixin, TokenModel
 from linattn_models.decoding.prompts import Prompt
+from linattn_models.decoding.rows import Stepper
 from linattn_models.decoding.sampling import Draws, SamplingParams, Settings
 from linattn_models.fingerprint import refuse_others
 from linattn_models.heads import Head
@@ -33,11 +22,14 @@ from linattn_models.heads.base import check_batch, check_sequences, check_step_s
 from linattn_models.heads.settings import PerRow
 from linattn_models.state import (
     START,
+    Cursor,
     DecodingState,
     FixedState,
+    check_end,
     check_fits,
     check_parameters,
     check_positions,
+    known_parameters,
     less_one,
     room_for,
 )
@@ -106,15 +98,8 @@ class CompiledDecoder(Compiled, GenerationMixin):
         state: DecodingState | None = None,
         *,
         max_length: int | None = None,
-        owner: object | None = None,
     ) -> tuple[Tensor, DecodingState]:
-        """As `AutoregressiveTransformer.prefill`; on a GPU, a state is continued in steps.
-
-        Args:
-            owner: an object for which the decoder reserves the states that it steps fastest, if it
-                has such states. They are valid while it lives, and a step of them may overwrite
-                the parameters that the step before returned.
-        """
+        """As `AutoregressiveTransformer.prefill`; on a GPU, a state is continued in steps."""
         room = room_for(max_length, self._longest)
         check_batch(self.head, tokens)
         self._check_device(tokens)
@@ -132,7 +117,7 @@ class CompiledDecoder(Compiled, GenerationMixin):
             lengths_within("lengths", lengths, batch, length)
             lengths = lengths.to(self.device, torch.int64)
         lengths = None if lengths is None else lengths + self.has_start
-        layers = self.empty_states(batch, owner)
+        layers = self._zeros(batch)
         inputs = length + self.has_start
         if inputs:
             parameters = self.native.prefill(tokens, lengths, layers)
@@ -163,10 +148,18 @@ class CompiledDecoder(Compiled, GenerationMixin):
         cursor = state.cursor.after(length, lengths)
         return parameters, replace(state, cursor=cursor, parameters=parameters)
 
-    def empty_states(self, batch: int, owner: object | None = None) -> tuple[FixedState, ...]:
-        """Zero states of `batch` rows, reserved for an owner where that makes steps faster."""
-        states = None if owner is None else self.native.reserve(batch, owner)
-        return cast(tuple[FixedState, ...], states) or self._zeros(batch)
+    def hold(self, state: DecodingState, owner: object) -> DecodingState:
+        """The state in memory that the decoder reserves for `owner`, where that is faster.
+
+        A step of it may overwrite the parameters that the step before returned.
+        """
+        layers = self.native.reserve(state.batch, owner)
+        if layers is None:
+            return state
+        for own, other in zip(layers, layers_of(state), strict=True):
+            for x, y in zip(own, other, strict=True):
+                x.copy_(y)
+        return replace(state, layers=cast(tuple[FixedState, ...], layers))
 
     def step(self, token: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
         """As `AutoregressiveTransformer.step`, but always updates the state in place."""
@@ -204,60 +197,47 @@ class CompiledDecoder(Compiled, GenerationMixin):
         # The number of the next token; a start vector has a position, but no number.
         position = state.cursor.rows(len(token), self.device) + 1 - int(self.has_start)
         draws = settings.draws(token, torch.ones_like(position), position, ahead=1)
-        return self.step_and_draw(token, state, draws)
-
-    def step_and_draw(
-        self, token: Tensor, state: DecodingState, draws: Draws
-    ) -> tuple[Tensor, Tensor, DecodingState]:
-        """As `step_and_sample`, with arguments that are checked already."""
-        if not self.draws_inside(draws):
-            parameters, state = self._step(token, state)
-            return parameters, draws.draw(self.head, parameters), state
-        layers, draw = layers_of(state), draws.numbers()
-        parameters, drawn = self.native.step(token, state.position, layers, draw)
-        return parameters, cast(Tensor, drawn), advance(state, parameters)
+        parameters, drawn, state = self.steps_and_draws(token, state, draws, 1)
+        return parameters[0], drawn[0], state
 
     def steps_and_draws(
         self, token: Tensor, state: DecodingState, draws: Draws, count: int
     ) -> tuple[Tensor, Tensor, DecodingState]:
-        """As `count` calls of `step_and_draw`, each with the tokens that the one before drew.
-
-        Args:
-            token, state, draws: of the first step, checked already; the draws are made inside.
-            count: at least 1, and at most what `steps_at_once` allows.
-
-        Returns:
-            The parameters (count, B, P), the tokens (count, B) or (count, B, 3), and the state
-            after the last step.
-        """
-        if count == 1:
-            parameters, drawn, state = self.step_and_draw(token, state, draws)
+        """As `Stepper.steps_and_draws`, in one native call if that can draw so."""
+        if not self.draws_inside(draws):
+            parameters, state = self._step(token, state)
+            drawn = draws.draw(self.head, parameters)
             return parameters.unsqueeze(0), drawn.unsqueeze(0), state
         layers, draw = layers_of(state), draws.numbers(count)
-        parameters, drawn = self.native.steps(token, state.position, layers, draw, count)
-        return parameters, drawn, advance(state, parameters[-1], count)
+        if count > 1:
+            parameters, tokens = self.native.steps(token, state.position, layers, draw, count)
+            return parameters, tokens, advance(state, parameters[-1], count)
+        parameters, drawn = cast(
+            tuple[Tensor, Tensor], self.native.step(token, state.position, layers, draw)
+        )
+        return parameters.unsqueeze(0), drawn.unsqueeze(0), advance(state, parameters)
 
     def draws_inside(self, draws: Draws) -> bool:
         """Whether a native step can draw so; if not, torch draws from the step's parameters."""
         filters = self.native.has_filters or not draws.has_filters
         return self._draws_inside and filters and not draws.reads_tokens
 
-    def steps_at_once(self, state: DecodingState, most: int) -> int:
+    def count_steps(self, state: DecodingState, draws: Draws, most: int) -> int:
         """How many of `most` steps one call should make: 1 or more, as far as there is room."""
-        if not self._draws_inside or not state.batch:
+        if not state.batch or not self.draws_inside(draws):
             return 1
         few = _MOST_PARAMETERS // (state.batch * self.head.num_parameters)
         ends = [end for end in (self._longest, state.max_length) if end is not None]
         rooms = (end - state.cursor.furthest for end in ends)
         return max(1, min(most, self.native.most_steps, few, *rooms))
 
-    def choose_predictor(self, method: str, decoder: Any, prompt: Prompt) -> Start:
-        """Starts a predictor that steps with this decoder; refuses other methods and decoders."""
+    def choose_source(self, method: str, decoder: Any, prompt: Prompt) -> CompiledDecoder:
+        """The decoder itself; refuses other methods and decoders."""
         if method not in ("auto", "stateful") or decoder not in ("auto", self):
             got = f"method={method!r} with decoder={decoder!r}"
             advice = "a compiled decoder draws by its own steps, so call the model's generate"
             raise ValueError(expected("generate", "a compiled decoder's 'auto'", got, advice))
-        return partial(FusedPredictor, self, prompt)
+        return self
 
     def check_decodes(self, model: TokenModel) -> None:
         """Refuses a model whose settings differ from those of the model that was compiled."""
@@ -286,72 +266,49 @@ class CompiledDecoder(Compiled, GenerationMixin):
         state.check_step(token.shape[0])
 
 
-class FusedPredictor:
-    """Predicts by a compiled decoder: one call makes one or more steps with their draws.
-
-    Args:
-        decoder: the decoder.
-        prompt: the prompt.
-        reader: reads a prompt that continues a state, which the decoder would read step by step.
-    """
-
-    state: DecodingState
-
-    def __init__(
-        self, decoder: CompiledDecoder, prompt: Prompt, reader: Prefills | None = None
-    ) -> None:
-        self.decoder = decoder
-        tokens, lengths = prompt.known
-        if prompt.state is None:
-            self.parameters, self.state = decoder.prefill(
-                tokens, lengths, max_length=prompt.positions, owner=self
-            )
-        else:
-            self.parameters, state = prefill_prompt(reader or decoder, prompt)
-            self.state = self._reserve(state)
-        self.last: Tensor | None = None  # the token that the next draw steps with
-        self._ahead: deque[tuple[Tensor, Tensor]] = deque()  # drawn already, in order
-
-    def draw(self, draws: Draws, ahead: int = 1) -> tuple[Tensor, Tensor]:
-        """From the parameters after the last token appended."""
-        if self.last is None:
-            return self.parameters, draws.draw(self.decoder.head, self.parameters)
-        if self._ahead:
-            return self._ahead.popleft()
-        state = keep_within_room(self.state)
-        count = 1 if ahead == 1 else self.decoder.steps_at_once(state, ahead)
-        if count == 1 or not self.decoder.draws_inside(draws):
-            parameters, token, self.state = self.decoder.step_and_draw(self.last, state, draws)
-            return parameters, token
-        parameters, tokens, self.state = self.decoder.steps_and_draws(
-            self.last, state, draws, count
-        )
-        self._ahead.extend(zip(parameters.unbind(), tokens.unbind(), strict=True))
-        return self._ahead.popleft()
-
-    def append(self, token: Tensor) -> None:
-        """Stores the token."""
-        self.last = token
-
-    def select_rows(self, rows: Tensor) -> None:
-        """Forks and drops states."""
-        self.parameters, self.state = self.parameters[rows], self.state.index_select(rows)
-        layers = self.decoder.native.reserve(self.state.batch, self)
-        if layers is not None:  # the rows of another slot, or others of the same
-            self.state = _copy_into(cast(tuple[FixedState, ...], layers), self.state)
-
-    def read(self, token: Tensor, state: DecodingState) -> DecodingState:
-        """One step."""
-        return self.decoder.step(token, state)[1]
-
-    def _reserve(self, state: DecodingState) -> DecodingState:
-        """A copy of the state in the memory where the decoder steps it fastest."""
-        return _copy_into(self.decoder.empty_states(state.batch, self), state)
+def check_continuation(
+    head: Head,
+    tokens: Tensor,
+    lengths: Tensor | None,
+    state: DecodingState,
+    room: int | None,
+) -> tuple[Tensor | None, Tensor | None]:
+    """The lengths as int64, and the parameters that rows without tokens keep, if there are any."""
+    check_sequences(head, tokens, 0, None)
+    if lengths is not None:
+        lengths_within("lengths", lengths, *tokens.shape[:2])
+        lengths = lengths.to(tokens.device, torch.int64)
+    check_end(state.cursor.after(tokens.shape[1], lengths), room)
+    return lengths, known_parameters(state, tokens.shape[1], lengths)
 
 
-def _copy_into(layers: tuple[FixedState, ...], state: DecodingState) -> DecodingState:
-    """The state in the memory of other layers."""
-    for own, other in zip(layers, layers_of(state), strict=True):
-        for x, y in zip(own, other, strict=True):
-            x.copy_(y)
-    return replace(state, layers=layers)
+def step_through(
+    decoder: Stepper,
+    tokens: Tensor,
+    lengths: Tensor | None,
+    state: DecodingState,
+    room: int | None,
+) -> tuple[Tensor, DecodingState]:
+    """As `AutoregressiveTransformer.prefill` from a state; updates the state in place."""
+    lengths, _ = check_continuation(decoder.head, tokens, lengths, state, room)
+    state = state.with_room(room)
+    for column, token in enumerate(tokens.unbind(1)):
+        rows = None if lengths is None else (lengths > column).nonzero().squeeze(1)
+        if rows is None or len(rows) == len(token):
+            _, state = decoder.step(token, state)
+        elif len(rows):
+            _, longer = decoder.step(token[rows], state.index_select(rows))
+            state = _replace_rows(state, rows, longer)
+    return cast(Tensor, state.parameters), state
+
+
+def _replace_rows(state: DecodingState, rows: Tensor, other: DecodingState) -> DecodingState:
+    """The state with `rows` replaced by those of `other`; its layers are updated in place."""
+    for own, new in zip(layers_of(state), layers_of(other), strict=True):
+        for x, y in zip(own, new, strict=True):
+            x.index_copy_(0, rows, y)
+    position = state.cursor.rows(state.batch, rows.device).clone()
+    position[rows] = other.cursor.rows(len(rows), rows.device)
+    parameters = cast(Tensor, state.parameters).clone()
+    parameters[rows] = cast(Tensor, other.parameters)
+    return replace(state, cursor=Cursor.at(position), parameters=parameters)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NoReturn, cast
+from typing import NoReturn, TypeGuard, cast
 
 import torch
 from torch import Tensor
@@ -11,11 +11,12 @@ from linattn_core.decoder_spec import NativeDecoder
 from linattn_core.errors import expected
 from linattn_models.attention.config import Linear
 from linattn_models.config import TransformerConfig
-from linattn_models.decoding.predictors import layers_of
 from linattn_models.state import (
     START,
     DecodingState,
     FixedState,
+    KeyValueCache,
+    LayerState,
     check_prompts,
     zero_states,
 )
@@ -114,3 +115,16 @@ def advance(state: DecodingState, parameters: Tensor | None, count: int = 1) -> 
     """The state `count` positions later, with the same memory."""
     cursor = state.cursor.after(count, None)
     return DecodingState(state.layers, cursor, state.max_length, parameters, state.fingerprint)
+
+
+def layers_of(state: DecodingState) -> tuple[FixedState, ...]:
+    """The layers of a state; refuses key/value caches."""
+    layers = state.layers
+    if _are_fixed(layers):
+        return layers
+    wanted, got = "one of fixed size to step from", "a KeyValueCache"
+    raise TypeError(expected("a layer's state", wanted, got))
+
+
+def _are_fixed(layers: tuple[LayerState, ...]) -> TypeGuard[tuple[FixedState, ...]]:
+    return not any(isinstance(layer, KeyValueCache) for layer in layers)

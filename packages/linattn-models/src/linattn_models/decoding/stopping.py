@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from linattn_core.errors import expected, quote
 from linattn_models.decoding.prompts import Prompt
+from linattn_models.decoding.rows import Rows
 from linattn_models.decoding.texts import TextParts
 from linattn_models.heads import Head
+from linattn_models.state import DecodingState
 from linattn_models.tokenizer import require_tokenizer
 from linattn_models.validation import as_ints
 
@@ -54,87 +55,132 @@ class TextEnd:
         return any(string in text for string in self._strings)
 
 
-class ActiveRows:
-    """Tracks which rows of a batch continue: they are not complete and have not stopped.
+class RowStop:
+    """Finds the token with which a row stops."""
 
-    The predictor holds the rows that continue, and for some steps a few that have ended.
+    def __init__(self, stop: Stop) -> None:
+        self._tokens = frozenset(stop.tokens)
+        self._text = TextEnd(stop) if stop.strings else None
+
+    def add(self, token: int) -> bool:
+        """Adds a token; returns whether the row stops with it."""
+        return token in self._tokens or (self._text is not None and self._text.add(token))
+
+
+class _Part(NamedTuple):
+    """Rows of a batch, their last tokens, and their states before these."""
+
+    rows: Tensor
+    tokens: Tensor
+    state: DecodingState
+
+
+class Ends:
+    """Follows which sequences have ended, drops their rows, and keeps their states if wanted.
+
+    For some steps there are a few rows of sequences that have ended.
 
     Args:
         stop: what ends a sequence before its last token.
-        prompt: the prompts of all B rows.
-
-    Attributes:
-        held: (R,) int64, the rows of the batch that the predictor holds.
-        ended: int64 indices into `held` of the rows that ended at the last step.
+        prompt: the prompts of all B sequences.
+        rows: one of each sequence.
     """
 
-    def __init__(self, stop: Stop, prompt: Prompt) -> None:
+    def __init__(self, stop: Stop, prompt: Prompt, rows: Rows) -> None:
+        self._stop = stop
         self._stop_tokens = frozenset(stop.tokens)
-        self._texts = [TextEnd(stop) for _ in range(prompt.batch)] if stop.strings else []
-        self._steps = prompt.steps_of_rows
-        self._batch = batch = prompt.batch
-        self.held = torch.arange(batch, device=self._steps.device)
-        self._going = torch.ones(batch, dtype=torch.bool, device=self._steps.device)  # of `held`
+        self._stops = [RowStop(stop) for _ in range(prompt.batch)]
+        self._prompt = prompt
+        self._rows = rows
+        self._steps = steps = prompt.steps_of_rows
+        self._held = torch.arange(prompt.batch, device=steps.device)  # the sequence of each row
+        self._going = torch.ones_like(self._held, dtype=torch.bool)  # of each row
         self._all_go_on = True
-        self._next_complete = int(self._steps.min())  # steps after which a row is complete
-        self.ended = self.held[:0]
+        self._next_complete = int(steps.min())  # steps after which a sequence is complete
+        self._parts: list[_Part] = []  # of the sequences that have ended, if states are kept
+        self._is_open = False  # whether sequences have a token whose end is not looked for yet
 
-    @property
-    def going(self) -> Tensor:
-        """int64 indices into `held` of the rows that continue."""
-        return self._going.nonzero().squeeze(1)
-
-    def spread(self, drawn: Tensor) -> Tensor:
-        """The tokens of the held rows as (B,) or (B, 3), -1 in rows that had ended before."""
+    def spread(self) -> Tensor:
+        """The tokens of this step as (B,) or (B, 3), -1 for sequences that had ended before."""
+        self._is_open = True
+        drawn = self._rows.tokens
         if self._all_go_on:
             return drawn
-        spread = drawn.new_full((self._batch, *drawn.shape[1:]), -1)
+        spread = drawn.new_full((self._prompt.batch, *drawn.shape[1:]), -1)
         ended = ~self._going.view(-1, *[1] * (drawn.ndim - 1))
-        spread[self.held] = drawn.masked_fill(ended, -1)
+        spread[self._held] = drawn.masked_fill(ended, -1)
         return spread
 
-    def end(self, drawn: Tensor, step: int) -> bool:
-        """Marks rows that have stopped or are complete; returns whether any row continues."""
-        stopped = self._find_stops(drawn)
+    def end(self, step: int) -> bool:
+        """Ends sequences that stop or are complete with this step; whether any goes on."""
+        stopped = self._find_stops()
+        self._is_open = False
         if not any(stopped) and step + 1 < self._next_complete:
-            self.ended = self.ended[:0]
             return True
-        steps = self._steps[self.held]
+        steps = self._steps[self._held]
         going = self._going & (steps > step + 1)
         if any(stopped):
             going &= ~torch.tensor(stopped, device=going.device)
-        self.ended = (self._going & ~going).nonzero().squeeze(1)
-        self._going = going
-        left = steps[going]
+        ended = (self._going & ~going).nonzero().squeeze(1)
+        if self._prompt.keeps_state and len(ended):
+            self._parts.append(self._part(ended))
+        self._going, left = going, steps[going]
         if not len(left):
             return False
         self._next_complete = int(left.min())
-        self._all_go_on = len(left) == self._batch
+        self._all_go_on = len(left) == self._prompt.batch
+        if len(ended) and len(left) <= (1 - _WORTH_DROPPING) * len(going):
+            kept = going.nonzero().squeeze(1)
+            self._held, self._going = self._held[kept], going[kept]
+            self._rows.select_rows(kept)
         return True
 
-    def drop(self) -> Tensor | None:
-        """Drops ended rows where it is worth it: the indices into `held` to keep, else None."""
-        if not len(self.ended):
+    def state(self) -> DecodingState | None:
+        """The state of all sequences, in order, after their last tokens; None before a token."""
+        parts = self._parts
+        if self._is_open:
+            parts = [*parts, self._part(self._going.nonzero().squeeze(1))]
+        if sum(len(part.rows) for part in parts) < self._prompt.batch:
             return None
-        going = self.going
-        if len(going) > (1 - _WORTH_DROPPING) * len(self._going):
-            return None
-        self.held, self._going = self.held[going], self._going[going]
-        return going
+        rows, tokens = (
+            torch.cat(x) for x in zip(*((p.rows, p.tokens) for p in parts), strict=True)
+        )
+        state, step = DecodingState.cat([part.state for part in parts]), self._rows.source.step
+        has_token = self._prompt.row_ends[rows] > 0
+        if bool(has_token.all()):
+            return step(tokens, state)[1].index_select(rows.argsort())
+        reads, stays = (x.nonzero().squeeze(1) for x in (has_token, ~has_token))
+        after = step(tokens[reads], state.index_select(reads))[1]
+        order = torch.cat([rows[reads], rows[stays]]).argsort()
+        return DecodingState.cat([after, state.index_select(stays)]).index_select(order)
 
-    def _find_stops(self, drawn: Tensor) -> list[bool]:
-        """Whether each held row stops with the token that it drew; an empty list for none."""
-        if not self._stop_tokens and not self._texts:
+    def _find_stops(self) -> list[bool]:
+        """Whether the sequence of each row stops with its token; an empty list for none."""
+        if not self._stop_tokens and not self._stop.strings:
             return []
-        tokens = drawn.tolist()
+        tokens = self._rows.tokens.tolist()
         # At most steps no row stops; a set of tokens in Python is faster than tensors here.
-        is_token = not self._stop_tokens.isdisjoint(tokens)
-        stopped = [token in self._stop_tokens for token in tokens] if is_token else []
-        if not self._texts:
-            return stopped
-        rows = zip(self.held.tolist(), tokens, self._going.tolist(), strict=True)
-        by_text = [going and self._texts[row].add(token) for row, token, going in rows]
-        return [one or other for one, other in zip_longest(by_text, stopped, fillvalue=False)]
+        if not self._stop.strings and self._stop_tokens.isdisjoint(tokens):
+            return []
+        rows = zip(self._held.tolist(), tokens, self._going.tolist(), strict=True)
+        return [going and self._stops[row].add(token) for row, token, going in rows]
+
+    def _part(self, places: Tensor) -> _Part:
+        """These rows, as if they ended now."""
+        rows = self._held[places]
+        tokens = self._last_tokens(rows, self._rows.tokens[places])
+        return _Part(rows, tokens, self._rows.state.index_select(places))
+
+    def _last_tokens(self, rows: Tensor, drawn: Tensor) -> Tensor:
+        """The last token of each sequence: the drawn one, or the prefix's if that was complete."""
+        prompt = self._prompt
+        complete = prompt.steps_of_rows[rows] == 0
+        if not prompt.tokens.shape[1] or not bool(complete.any()):
+            return drawn
+        # Where a sequence draws tokens, its end is beyond its prefix: such a place is not used.
+        places = (prompt.row_ends[rows] - 1).clamp(0, prompt.tokens.shape[1] - 1)
+        own = prompt.tokens[rows, places]
+        return torch.where(complete.view(-1, *[1] * (own.ndim - 1)), own, drawn)
 
 
 def read_stop(

@@ -20,7 +20,7 @@ from linattn_core.decoder_spec import CannotCompile
 from linattn_core.errors import expected
 from linattn_models.autoregressive import AutoregressiveTransformer
 from linattn_models.decoding import CompiledDecoder, ContinuousBatch, compile_decoder
-from linattn_models.decoding.batch.engine import CHUNK
+from linattn_models.decoding.engine import CHUNK
 from linattn_models.serialization import load
 from linattn_models.serving.app import create_app
 

@@ -17,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from linattn_core.errors import expected, rename_subject, subject_of
-from linattn_models.decoding.batch import ContinuousBatch, Request
+from linattn_models.decoding import ContinuousBatch, Request
 from linattn_models.serving.completion import Completion
 from linattn_models.serving.engine import Engine, Overloaded, Stopped
 from linattn_models.serving.fields import BODY, CompletionFields, describe_error, read_fields

@@ -6,7 +6,7 @@ import secrets
 import time
 from typing import Any
 
-from linattn_models.decoding.batch import Output
+from linattn_models.decoding import Output
 from linattn_models.decoding.texts import TextParts
 from linattn_models.serving.states import StateStore
 

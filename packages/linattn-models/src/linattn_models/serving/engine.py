@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 
-from linattn_models.decoding.batch import ContinuousBatch, Output, Request
+from linattn_models.decoding import ContinuousBatch, Output, Request
 
 
 class Overloaded(Exception):

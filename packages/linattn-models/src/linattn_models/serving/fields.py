@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from linattn_core.errors import LONGEST, expected, near, quote
-from linattn_models.decoding.batch import ContinuousBatch, Request, SamplingParams
+from linattn_models.decoding import ContinuousBatch, Request, SamplingParams
 from linattn_models.serving.states import StateStore, read_bytes
 from linattn_models.tokenizer import encode_text, require_tokenizer
 

@@ -6,7 +6,7 @@ import time
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from linattn_models.decoding.batch import Output
+from linattn_models.decoding import Output
 from linattn_models.serving.engine import Engine
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from linattn_models.decoding.batch import Output
+from linattn_models.decoding import Output
 from linattn_models.serving.completion import Completion
 from linattn_models.serving.engine import Stopped, Stream
 from linattn_models.serving.metrics import Watch

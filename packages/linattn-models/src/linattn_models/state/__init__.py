@@ -1,7 +1,6 @@
 """The state between two steps of decoding.
 
 decoding_state   the state of a model: all layers, positions, and the parameters of the next token
-batch            a batch whose rows come and go
 cache            the state of a layer: sums, or the keys and values of softmax
 cursor           the position of each row
 files            a state on disk
@@ -9,7 +8,6 @@ checks           checks of states and positions
 """
 
 from linattn_core.torch_private import register_dataclass, register_namedtuple
-from linattn_models.state.batch import DecodingBatch
 from linattn_models.state.cache import (
     FixedState,
     KeyValueCache,
@@ -35,7 +33,6 @@ from linattn_models.state.decoding_state import DecodingState
 __all__ = [
     "START",
     "Cursor",
-    "DecodingBatch",
     "DecodingState",
     "FixedState",
     "KeyValueCache",

@@ -88,8 +88,7 @@ class DecodingState:
             ValueError: indices of another shape; on the CPU also a row that is not there.
             TypeError: not integers.
 
-        Cost: a copy of the rows of the result. A `DecodingBatch` drops rows at the cost of those
-        that are dropped.
+        Cost: a copy of the rows of the result.
         """
         indices = as_rows(indices).to(self.device)
         parameters = self.parameters
@@ -111,7 +110,7 @@ class DecodingState:
             ValueError: no states, or states of different models, dtypes or devices.
             TypeError: not a list of states.
 
-        Cost: a copy of all rows. A `DecodingBatch` adds rows at the cost of those that are added.
+        Cost: a copy of all rows.
         """
         states = check_alike(states)
         layers = tuple(

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from linattn_core.errors import expected
-from linattn_models.decoding.batch.requests import FinishReason, Output, Request, Task, read_request
-from linattn_models.decoding.batch.rows import Row, Rows
 from linattn_models.decoding.compiled_decoder import CompiledDecoder
-from linattn_models.decoding.generation import GenerationMixin
-from linattn_models.decoding.predictors import TokenModel
-from linattn_models.decoding.sampling import Draws
+from linattn_models.decoding.generate import GenerationMixin, TokenModel
+from linattn_models.decoding.requests import FinishReason, Output, Request, Task, read_request
+from linattn_models.decoding.rows import Places
+from linattn_models.decoding.stopping import RowStop
 from linattn_models.heads.base import token_shape
 from linattn_models.memory import lacks_memory
 from linattn_models.sharded import require_whole
@@ -40,6 +39,36 @@ class _Reading:
     task: Task
     state: DecodingState
     count: int = 0
+
+
+class _Row:
+    """One sequence.
+
+    Args:
+        request: the id of its request.
+        index: its number among the samples of the request.
+        task: the request.
+
+    Attributes:
+        left: tokens that it may still draw.
+    """
+
+    def __init__(self, request: int, index: int, task: Task) -> None:
+        self.request = request
+        self.index = index
+        self.task = task
+        self.left = task.new_tokens
+        self._stop = None if task.stop is None else RowStop(task.stop)
+
+    def take(self, tokens: list[Any]) -> tuple[list[Any], FinishReason | None]:
+        """The new tokens up to the sequence's end, and why it ends; None if it goes on."""
+        tokens = tokens[: self.left]
+        if self._stop is not None:
+            for count, token in enumerate(tokens, 1):
+                if self._stop.add(token):
+                    return tokens[:count], "stop"
+        self.left -= len(tokens)
+        return tokens, None if self.left else "length"
 
 
 class ContinuousBatch:
@@ -93,12 +122,11 @@ class ContinuousBatch:
         )
         self.steps_per_call = at_least("steps_per_call", steps_per_call, 1)
         self.decoder: Any = decoder
-        self._compiled = decoder if isinstance(decoder, CompiledDecoder) else None
-        if self._compiled is None:
-            _check_model(cast(TokenModel, decoder))
+        if not isinstance(decoder, CompiledDecoder):
+            _check_model(decoder)
         self._start = _read_start(self.decoder)
         try:
-            self._rows = Rows(self._start, self.max_num_seqs, decoder.head, decoder.device)
+            self._places = Places(decoder, self._start, self.max_num_seqs, decoder.device)
         except (MemoryError, RuntimeError) as error:
             if not lacks_memory(error):
                 raise
@@ -136,7 +164,7 @@ class ContinuousBatch:
         for reading in [x for x in self._reading if x.request == request]:
             self._reading.remove(reading)
             self._abort_all(request, reading.task)
-        for place, row in self._rows.active():
+        for place, row in self._places.active():
             if row.request == request:
                 self._end(place, row, [], "abort")
         return len(self._outputs) > before
@@ -151,12 +179,12 @@ class ContinuousBatch:
         """The ids of the requests that have not ended."""
         own = {request for request, _ in self._waiting}
         own |= {reading.request for reading in self._reading}
-        return own | {row.request for _, row in self._rows.active()}
+        return own | {row.request for _, row in self._places.active()}
 
     @property
     def num_seqs_running(self) -> int:
         """Sequences that draw tokens."""
-        return self._rows.count
+        return self._places.count
 
     @property
     def num_requests_waiting(self) -> int:
@@ -174,7 +202,7 @@ class ContinuousBatch:
         is_reading = bool(self._reading)
         self._read(self.max_num_batched_tokens - self.num_seqs_running)
         if self.num_seqs_running:
-            self._rows.compact()
+            self._places.compact()
             self._draw(1 if is_reading or self._reading else self.steps_per_call)
         outputs, self._outputs = self._outputs, []
         return outputs
@@ -210,53 +238,37 @@ class ContinuousBatch:
 
     def _join(self, reading: _Reading) -> None:
         """Gives the sequences of a request their rows and first tokens."""
-        rows = [Row(reading.request, i, reading.task) for i in range(reading.task.samples)]
+        rows = [_Row(reading.request, i, reading.task) for i in range(reading.task.samples)]
         parameters = cast(Tensor, reading.state.parameters)
         draws = reading.task.draws()
         tokens = draws.draw(self.decoder.head, parameters.expand(len(rows), -1))
-        places = self._rows.join(rows, reading.state, draws)
-        self._rows.tokens[places] = tokens
+        places = self._places.join(rows, reading.state, tokens, draws)
         is_valid = not bool(parameters.isnan().any())
-        for place, row, token in zip(places.tolist(), rows, tokens.tolist(), strict=True):
+        for place, row, token in zip(places, rows, tokens.tolist(), strict=True):
             self._take(place, row, [token], is_valid)
 
     def _draw(self, most: int) -> None:
         """Makes up to `most` steps of all rows."""
-        state, draws = self._rows.state, self._rows.draws
-        count = self._count_steps(state, draws, most)
-        parameters, tokens, state = self._advance(state, draws, count)
-        self._rows.advance(state, tokens)
+        parameters, tokens = self._places.advance(self._most_steps(most))
         drawn = tokens.tolist()
         # The largest number is NaN if any is.
-        is_valid = [True] * len(self._rows)
+        is_valid = [True] * len(drawn[0])
         if bool(parameters.amax().isnan()):
             is_valid = (~parameters.isnan().any(-1).any(0)).tolist()
-        for place, row in self._rows.active():
+        for place, row in self._places.active():
             self._take(place, row, [step[place] for step in drawn], is_valid[place])
 
-    def _advance(
-        self, state: DecodingState, draws: Draws, count: int
-    ) -> tuple[Tensor, Tensor, DecodingState]:
-        """The parameters (count, R, P), tokens (count, R) or (count, R, 3), and next state."""
-        tokens = self._rows.tokens[: state.batch]
-        if self._compiled is not None:
-            return self._compiled.steps_and_draws(tokens, state, draws, count)
-        parameters, state = self.decoder.step(tokens, state)
-        drawn = draws.draw(self.decoder.head, parameters)
-        return parameters.unsqueeze(0), drawn.unsqueeze(0), state
-
-    def _count_steps(self, state: DecodingState, draws: Draws, most: int) -> int:
-        if self._compiled is None or not self._compiled.draws_inside(draws):
-            return 1
-        rows = [row for _, row in self._rows.active()]
+    def _most_steps(self, most: int) -> int:
+        """At most the steps that some row needs, and that no row must not make."""
+        rows = [row for _, row in self._places.active()]
         most = min(most, max(row.left for row in rows))
         for row in rows:
             # The state after the last token is that of the call, so no step may follow.
             if row.task.return_state:
                 most = min(most, 1 if row.task.stop else row.left)
-        return self._compiled.steps_at_once(state, most)
+        return most
 
-    def _take(self, place: int, row: Row, tokens: list[Any], is_valid: bool) -> None:
+    def _take(self, place: int, row: _Row, tokens: list[Any], is_valid: bool) -> None:
         """Adds the tokens of a row up to its end."""
         if not is_valid:
             self._end(place, row, [], "abort")
@@ -267,13 +279,13 @@ class ContinuousBatch:
         else:
             self._end(place, row, tokens, reason)
 
-    def _end(self, place: int, row: Row, tokens: list[Any], reason: FinishReason) -> None:
+    def _end(self, place: int, row: _Row, tokens: list[Any], reason: FinishReason) -> None:
         """Ends a row, and frees its place."""
         state = None
         if row.task.return_state and reason != "abort":
-            state = self._step_alone(self._rows.state_of(place), tokens[-1])
+            state = self._step_alone(self._places.state_of(place), tokens[-1])
         self._outputs.append(Output(row.request, row.index, tokens, reason, state))
-        self._rows.leave(place)
+        self._places.leave(place)
 
     def _step_alone(self, state: DecodingState, token: Any) -> DecodingState:
         """The state of one sequence after its last token."""

@@ -1,25 +1,26 @@
-"""The mixin with `generate`, `stream` and `beam_search`."""
+"""`generate`, `stream` and `beam_search`, which models and compiled decoders inherit."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
-from linattn_core.errors import expected
+from linattn_core.decoder_spec import DecoderDescription
+from linattn_core.errors import expected, near
 from linattn_models.config import TransformerConfig
 from linattn_models.decoding.beams import Hypotheses, check_beams, search_beams
-from linattn_models.decoding.loop import Run, Start
 from linattn_models.decoding.prompts import ENDLESS, Count, Prompt, Tokens, read_prompt
-from linattn_models.decoding.sampling import SamplingParams, Settings, start_draws
-from linattn_models.decoding.stopping import Stop, read_stop, read_stop_tokens
-from linattn_models.decoding.stream import TokenStream
+from linattn_models.decoding.rows import Rows, Stepper, read_prompt_rows
+from linattn_models.decoding.sampling import Draws, NanCheck, SamplingParams, Settings
+from linattn_models.decoding.stopping import Ends, Stop, read_stop, read_stop_tokens
 from linattn_models.fingerprint import refuse_others
-from linattn_models.heads import Head
 from linattn_models.heads.settings import PerRow
 from linattn_models.state import DecodingState, KeyValueCache
 from linattn_models.tokenizer import (
@@ -31,10 +32,42 @@ from linattn_models.tokenizer import (
 from linattn_models.validation import in_range
 
 
-class GenerationMixin:
+class PromptOptions(TypedDict, total=False):
+    """Arguments of `generate`, `stream` and `beam_search`."""
+
+    prefix: Tokens | None
+    prefix_lengths: Tensor | None
+    length: Count | None
+    max_new_tokens: Count | None
+    state: DecodingState | None
+    stop_tokens: int | Sequence[int] | None
+    method: str
+    decoder: Any
+
+
+class Options(PromptOptions, total=False):
+    """Arguments of `generate` and `stream`."""
+
+    return_state: bool
+    num_samples: int
+    temperature: PerRow
+    top_k: int | Sequence[int | None] | Tensor | None
+    top_p: PerRow | None
+    min_p: PerRow | None
+    repetition_penalty: PerRow
+    stop_strings: str | Sequence[str] | None
+    seeds: int | Sequence[int] | Tensor | None
+    generator: torch.Generator | None
+    progress: bool
+
+
+# The fields of SamplingParams that have another name as arguments.
+_ARGUMENTS = {"seed": "seeds", "n": "num_samples"}
+
+
+class GenerationMixin(Stepper):
     """Gives a model of tokens, or a decoder of one, `generate`, `stream` and `beam_search`."""
 
-    head: Head
     max_length: int | None
     _tokenizer: Any = None
 
@@ -79,57 +112,34 @@ class GenerationMixin:
         return decode_tokens(self.tokenizer, [token for token in row if token >= 0])
 
     @property
+    @abstractmethod
     def config(self) -> TransformerConfig:
         """The configuration of the layers."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def has_start(self) -> bool:
         """Whether a start vector takes position 0."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def longest(self) -> int | None:
         """The most tokens of a sequence; None for no limit."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def device(self) -> torch.device:
         """Where tokens and weights are."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fingerprint(self) -> str | None:
         """The digest of the weights, which is in the states that they make; None if not known."""
-        raise NotImplementedError
 
-    def choose_predictor(self, method: str, decoder: Any, prompt: Prompt) -> Start:
-        """Checks method and decoder; returns what starts the predictor of the prompt."""
-        raise NotImplementedError
+    @abstractmethod
+    def choose_source(self, method: str, decoder: Any, prompt: Prompt) -> Stepper:
+        """Checks method and decoder; returns what makes the steps after the prompt."""
 
-    def generate(
-        self,
-        batch: int | None = None,
-        *,
-        prefix: Tokens | None = None,
-        prefix_lengths: Tensor | None = None,
-        length: Count | None = None,
-        max_new_tokens: Count | None = None,
-        state: DecodingState | None = None,
-        return_state: bool = False,
-        num_samples: int = 1,
-        temperature: PerRow = 1.0,
-        top_k: int | Sequence[int | None] | Tensor | None = None,
-        top_p: PerRow | None = None,
-        min_p: PerRow | None = None,
-        repetition_penalty: PerRow = 1.0,
-        stop_tokens: int | Sequence[int] | None = None,
-        stop_strings: str | Sequence[str] | None = None,
-        seeds: int | Sequence[int] | Tensor | None = None,
-        generator: torch.Generator | None = None,
-        progress: bool = False,
-        method: str = "auto",
-        decoder: Any = "auto",
-    ) -> Any:
+    def generate(self, batch: int | None = None, **options: Unpack[Options]) -> Any:
         """Generates sequences of `length` tokens: the prefixes, continued by tokens that are drawn.
 
         Args:
@@ -207,43 +217,11 @@ class GenerationMixin:
         The weights packed for "auto" and "compiled" stay in memory as long as the model does, and
         are packed again when the model has changed.
         """
-        params = SamplingParams(
-            temperature, top_k, top_p, min_p, seeds, num_samples, repetition_penalty
-        )
-        state = self._own_state(state, decoder)
-        prompt = read_prompt(
-            self, batch, prefix, prefix_lengths, length, max_new_tokens, state, return_state
-        )
-        stop = read_stop(stop_tokens, stop_strings, self.head, self.tokenizer)
-        fingerprint = self._source(decoder).fingerprint() if return_state else None
-        run = self._plan(prompt, params, generator, stop, method, decoder, progress)
+        run = self._plan("generate", batch, options)
         tokens = run.sequences.join(list(run))
-        return (tokens, self._return_state(run, fingerprint)) if return_state else tokens
+        return (tokens, run.read_state()) if run.sequences.keeps_state else tokens
 
-    def stream(
-        self,
-        batch: int | None = None,
-        *,
-        prefix: Tokens | None = None,
-        prefix_lengths: Tensor | None = None,
-        length: Count | None = None,
-        max_new_tokens: Count | None = None,
-        state: DecodingState | None = None,
-        return_state: bool = False,
-        num_samples: int = 1,
-        temperature: PerRow = 1.0,
-        top_k: int | Sequence[int | None] | Tensor | None = None,
-        top_p: PerRow | None = None,
-        min_p: PerRow | None = None,
-        repetition_penalty: PerRow = 1.0,
-        stop_tokens: int | Sequence[int] | None = None,
-        stop_strings: str | Sequence[str] | None = None,
-        seeds: int | Sequence[int] | Tensor | None = None,
-        generator: torch.Generator | None = None,
-        progress: bool = False,
-        method: str = "auto",
-        decoder: Any = "auto",
-    ) -> TokenStream:
+    def stream(self, batch: int | None = None, **options: Unpack[Options]) -> TokenStream:
         """Yields the tokens of each step as soon as they are drawn.
 
         Step i yields the token at position prefix_lengths[b] + i of each row b. A row is -1 after
@@ -263,36 +241,18 @@ class GenerationMixin:
             ValueError, TypeError: as for `generate`: wrong arguments at the call, and on the CPU
                 NaN at the token where it occurs.
         """
-        asked = length is not None or max_new_tokens is not None
+        asked = options.get("length") is not None or options.get("max_new_tokens") is not None
         if not asked and self.max_length is None and not self.config.has_cache:
-            length = ENDLESS
-        params = SamplingParams(
-            temperature, top_k, top_p, min_p, seeds, num_samples, repetition_penalty
-        )
-        state = self._own_state(state, decoder)
-        prompt = read_prompt(
-            self, batch, prefix, prefix_lengths, length, max_new_tokens, state, return_state
-        )
-        stop = read_stop(stop_tokens, stop_strings, self.head, self.tokenizer)
-        fingerprint = self._source(decoder).fingerprint() if return_state else None
-        run = self._plan(prompt, params, generator, stop, method, decoder, progress, streams=True)
-        read_state = partial(self._return_state, run, fingerprint) if return_state else None
-        return TokenStream(run, read_state)
+            options["length"] = ENDLESS
+        return TokenStream(self._plan("stream", batch, options))
 
     def beam_search(
         self,
         batch: int | None = None,
         *,
         num_beams: int,
-        prefix: Tokens | None = None,
-        prefix_lengths: Tensor | None = None,
-        length: Count | None = None,
-        max_new_tokens: Count | None = None,
-        state: DecodingState | None = None,
-        stop_tokens: int | Sequence[int] | None = None,
         length_penalty: float = 0.0,
-        method: str = "auto",
-        decoder: Any = "auto",
+        **options: Unpack[PromptOptions],
     ) -> Hypotheses:
         """The likeliest continuations of each prefix that a beam of fixed width finds.
 
@@ -316,38 +276,62 @@ class GenerationMixin:
 
         Cost: that of generating B * K sequences, and a copy of their states at each position.
         """
+        _check_names("beam_search", options, PromptOptions)
         num_beams = check_beams(self.head, num_beams)
         in_range("length_penalty", length_penalty, 0.0, float("inf"))
-        stops = read_stop_tokens(stop_tokens, self.head)
+        stops = read_stop_tokens(options.get("stop_tokens"), self.head)
         stop = torch.tensor(stops, dtype=torch.int64, device=self.device)
-        state = self._own_state(state, decoder)
-        prompt = read_prompt(self, batch, prefix, prefix_lengths, length, max_new_tokens, state)
-        start = self.choose_predictor(method, decoder, prompt)
-        params, rows = SamplingParams(0.0, seed=0), prompt.batch * num_beams
-        draws = start_draws(params, rows, self.head, self.device)
-        tokens, scores = search_beams(start, prompt, draws, num_beams, stop, length_penalty)
+        prompt, source = self._read(batch, options)
+        tokens, scores = search_beams(source, self, prompt, num_beams, stop, length_penalty)
         # Copied outside inference mode, because autograd refuses tensors made inside.
         return Hypotheses(tokens.clone(), scores.clone())
 
-    def _plan(
-        self,
-        prompt: Prompt,
-        params: SamplingParams,
-        generator: torch.Generator | None,
-        stop: Stop | None,
-        method: str,
-        decoder: Any,
-        progress: bool,
-        *,
-        streams: bool = False,
-    ) -> Run:
-        names = ("seeds", "num_samples")
-        settings = Settings(params, self.head, self.device, generator, names)
-        start = self.choose_predictor(method, decoder, prompt)
+    def _read(
+        self, batch: int | None, options: PromptOptions, keeps_state: Any = False
+    ) -> tuple[Prompt, Stepper]:
+        """The prompt, and what makes the steps after it."""
+        decoder = options.get("decoder", "auto")
+        state = self._own_state(options.get("state"), decoder)
+        prompt = read_prompt(
+            self,
+            batch,
+            options.get("prefix"),
+            options.get("prefix_lengths"),
+            options.get("length"),
+            options.get("max_new_tokens"),
+            state,
+            keeps_state,
+        )
+        return prompt, self.choose_source(options.get("method", "auto"), decoder, prompt)
+
+    def _plan(self, name: str, batch: int | None, options: Options) -> Run:
+        _check_names(name, options, Options)
+        given: dict[str, Any] = {**options}
+        fields = SamplingParams.__dataclass_fields__
+        names = {field: _ARGUMENTS.get(field, field) for field in fields}
+        params = SamplingParams(**{f: given[x] for f, x in names.items() if x in given})
+        seed_and_n = ("seeds", "num_samples")
+        generator = options.get("generator")
+        settings = Settings(params, self.head, self.device, generator, seed_and_n)
+        prompt, source = self._read(batch, options, options.get("return_state", False))
+        tokens, strings = options.get("stop_tokens"), options.get("stop_strings")
+        stop = read_stop(tokens, strings, self.head, self.tokenizer)
+        weights = self._source(options.get("decoder", "auto"))
+        # Of the weights before the first step; they may have changed at the end.
+        fingerprint = weights.fingerprint() if prompt.keeps_state else None
         positions = prompt.row_lengths + prompt.tokens_before.to(self.device)
         draws = settings.draws(prompt.tokens, prompt.row_lengths, positions)
-        samples = settings.samples
-        return Run(start, prompt, draws, samples, stop, progress=progress, streams=streams)
+        return Run(
+            source,
+            prompt,
+            draws,
+            settings.samples,
+            stop,
+            reader=self,
+            finish=partial(self._finish, fingerprint),
+            progress=options.get("progress", False),
+            streams=name == "stream",
+        )
 
     def _own_state(self, state: DecodingState | None, decoder: Any) -> DecodingState | None:
         """The state without its fingerprint, which must be that of the weights that step it."""
@@ -356,13 +340,9 @@ class GenerationMixin:
         refuse_others(state.fingerprint, self._source(decoder).fingerprint())
         return replace(state, fingerprint=None)
 
-    def _return_state(self, run: Run, fingerprint: str | None) -> DecodingState:
-        """The state after the tokens so far, with room for the model's longest sequence.
-
-        Args:
-            fingerprint: of the weights before the first step; they may have changed since.
-        """
-        state, room = run.read_state(), self.longest
+    def _finish(self, fingerprint: str | None, state: DecodingState) -> DecodingState:
+        """A state to return, with room for the model's longest sequence."""
+        room = self.longest
         if any(isinstance(layer, KeyValueCache) for layer in state.layers):
             room = max(state.max_length or 0, self.max_length or 0)
         # Copied outside inference mode, because autograd refuses tensors made inside.
@@ -371,3 +351,143 @@ class GenerationMixin:
     def _source(self, decoder: Any) -> GenerationMixin:
         """What holds the weights that step."""
         return decoder if isinstance(decoder, GenerationMixin) else self
+
+
+class TokenModel(GenerationMixin):
+    """A model of tokens, as `AutoregressiveTransformer` is.
+
+    Attributes:
+        training: whether the model is in training mode, in which `predict_next` uses dropout.
+    """
+
+    training: bool
+
+    @property
+    @abstractmethod
+    def can_step(self) -> bool:
+        """Whether `prefill` and `step` work; if not, only `predict_next` does."""
+
+    @abstractmethod
+    def describe(self, positions: int | None = None) -> DecoderDescription:
+        """Its weights and settings, for at least so many positions."""
+
+    @abstractmethod
+    def predict_next(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """(B, N) -> the parameters (B, P) for the token after each prompt, without a state."""
+
+
+class Run:
+    """One generation: iterating over it draws the tokens (B,) or (B, 3) of each step.
+
+    Rows that are complete still give tokens, which the caller ignores. Rows that have stopped
+    give -1 from then on, and the iteration ends when no row continues.
+
+    Args:
+        source: makes the steps.
+        prompt: the prompts.
+        draws: how tokens are drawn, for all samples.
+        samples: sequences that are drawn from each prompt, which is prefilled once and then forked.
+        stop: what ends a sequence before its last token; None for nothing.
+        reader: reads prompts that continue a state.
+        finish: makes the state that is returned of the one after the last tokens.
+        progress: whether to show a progress bar.
+        streams: whether each token is wanted as soon as it is drawn; if not, several steps may be
+            made at once.
+
+    Attributes:
+        sequences: the prompt of every sequence; samples of a prompt are consecutive rows.
+    """
+
+    def __init__(
+        self,
+        source: Stepper,
+        prompt: Prompt,
+        draws: Draws,
+        samples: int,
+        stop: Stop | None,
+        *,
+        reader: Stepper,
+        finish: Callable[[DecodingState], DecodingState],
+        progress: bool,
+        streams: bool,
+    ) -> None:
+        self.sequences = prompt.repeat(samples)
+        self._ends: Ends | None = None
+        self._source, self._reader = source, reader
+        self._prompt, self._samples = prompt, samples
+        self._draws = draws
+        self._stop = stop
+        self._finish = finish
+        self._progress = progress
+        self._streams = streams
+
+    @torch.inference_mode()
+    def __iter__(self) -> Iterator[Tensor]:
+        steps = self._prompt.steps
+        if steps == 0:
+            return
+        parameters, state = read_prompt_rows(
+            self._source, self._reader, self._prompt, self._samples
+        )
+        first = self._draws.draw(self._source.head, parameters)
+        rows = Rows(self._source, state, first, self._draws)
+        rows.hold()
+        if self._stop is not None or self._prompt.keeps_state:
+            self._ends = Ends(self._stop or Stop(), self.sequences, rows)
+        # Several steps are made at once where nothing reads a token before the next is drawn.
+        is_single, check = self._streams or self._ends is not None, NanCheck()
+        made, tokens, step = parameters.unsqueeze(0), first.unsqueeze(0), 0
+        with tqdm(total=steps, desc="generate", unit="step", disable=not self._progress) as bar:
+            while True:
+                for own, token in zip(made, tokens, strict=True):
+                    check.add(own)
+                    yield token if self._ends is None else self._ends.spread()
+                    bar.update()
+                step += len(tokens)
+                goes_on = self._ends is None or self._ends.end(step - 1)
+                if not goes_on or step == steps:
+                    break
+                made, tokens = rows.advance(1 if is_single else steps - step)
+        check.finish()
+
+    def read_state(self) -> DecodingState:
+        """The state of every sequence after its tokens so far; a copy."""
+        with torch.inference_mode():
+            state = None if self._ends is None else self._ends.state()
+        if state is None:
+            wanted, advice = "one token that was drawn", "prefill returns the state of prompts"
+            raise ValueError(expected("the state of a stream", wanted, "none", advice))
+        return self._finish(state)
+
+
+class TokenStream(Iterator[Tensor]):
+    """The tokens of each step, as soon as they are drawn; what `stream` returns."""
+
+    def __init__(self, run: Run) -> None:
+        # Copied outside inference mode, because autograd refuses tensors made inside.
+        self._tokens = (run.sequences.hide_complete(step, token) for step, token in enumerate(run))
+        self._run = run
+
+    def __next__(self) -> Tensor:
+        return next(self._tokens)
+
+    @property
+    def state(self) -> DecodingState:
+        """The state after the last token that was yielded; the stream can go on.
+
+        Raises:
+            ValueError: a stream without `return_state=True`, or without a token so far.
+
+        Cost: one step.
+        """
+        if not self._run.sequences.keeps_state:
+            wanted = "True for the state of a stream"
+            raise ValueError(expected("return_state", wanted, False, "pass it to stream"))
+        return self._run.read_state()
+
+
+def _check_names(call: str, options: Any, known: Any) -> None:
+    for name in options:
+        if name not in known.__annotations__:
+            advice = near(name, known.__annotations__)
+            raise TypeError(expected(call, "known arguments", repr(name), advice))

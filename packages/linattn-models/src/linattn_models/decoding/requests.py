@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from linattn_core.errors import expected, quote, rename_subject, subject_of
-from linattn_models.decoding.generation import GenerationMixin
+from linattn_models.decoding.generate import GenerationMixin
 from linattn_models.decoding.prompts import ENDLESS, as_tokens, read_prompt
 from linattn_models.decoding.sampling import Draws, SamplingParams, Settings
 from linattn_models.decoding.stopping import Stop, read_stop
