@@ -26,6 +26,7 @@ from linattn_models import (
     SamplingParams,
     compile_decoder,
 )
+from linattn_models.decoding.engine import CHUNK
 from linattn_models.state import Cursor
 from tests.models.decoding.decoders import model_of, needs_cpu_backend
 from tests.models.tiny import STEPPING, random_tokens, tiny_model
@@ -461,6 +462,13 @@ def test_a_wrong_request_is_refused(
     with pytest.raises(error, match=f"^({name}): expected"):
         batch.add(Request(**{"prompt": [1], "length": 9, **fields}))
     assert not batch.has_work
+
+
+def test_a_batch_by_position_takes_the_smallest_chunks() -> None:
+    batch = ContinuousBatch(long_model(), 4)
+    batch.add(Request([1, 2, 3], length=6, sampling=SamplingParams(seed=1)))
+    assert len(run(batch).tokens[1, 0]) == 3
+    assert batch.max_num_batched_tokens == 4 + CHUNK
 
 
 @pytest.mark.parametrize(

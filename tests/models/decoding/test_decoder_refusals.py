@@ -37,6 +37,7 @@ SHAPES_AND_DTYPES: list[Any] = [
     (lambda d, s: d.prefill(torch.zeros(2, 3)), TypeError, "int64, got torch.float32"),
     (lambda d, s: d.prefill(ints(2, 3), torch.tensor([0, 4])), ValueError, "0..3"),
     (lambda d, s: d.generate(temperature=-1.0), ValueError, "temperature"),
+    (lambda d, s: d.generate(num_samples=10**9), ValueError, "num_samples: expected at most"),
 ]
 STATES: list[Any] = [
     (lambda d, s: d.step(ints(2), s.to(torch.float64)), ValueError, "float64"),
@@ -105,3 +106,20 @@ def test_a_full_state_and_a_state_of_another_attention_are_refused(compiled: Kin
     cache = tiny_model("softmax").float().to(compiled.device).prefill(token[:, None])[1]
     with pytest.raises(TypeError, match="KeyValueCache"):
         decoder.step(token, cache)
+
+
+def test_states_of_negated_views_are_read_with_their_sign(compiled: Kind) -> None:
+    model = tiny_model("linear").float().to(compiled.device)
+    decoder = compiled.decoder(model)
+    state = model.prefill(compiled.tokens(model, 2, 3))[1].detach()
+    layers = [type(layer)(*(torch._neg_view(-x) for x in layer)) for layer in state.layers]
+    negated = replace(state, layers=tuple(layers))
+    fields: dict[str, Any] = {"max_new_tokens": 3, "seeds": 1}
+    expected = model.generate(state=state, decoder="eager", **fields)
+    assert torch.equal(decoder.generate(state=negated, **fields), expected)
+    token = compiled.tokens(model, 2, 1)[:, 0]
+    if compiled.name == "native":
+        with pytest.raises(ValueError, match="negated view"):
+            decoder.step(token, negated)
+    else:
+        close(decoder.step(token, negated)[0], decoder.step(token, state.clone())[0])

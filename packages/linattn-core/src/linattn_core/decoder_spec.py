@@ -269,11 +269,11 @@ DecoderState = tuple[Tensor, ...]
 class NativeDecoder(Protocol):
     """A decoder with packed copies of the weights; later changes of the tensors do not reach it.
 
-    Shapes and dtypes of inputs have been checked; their values have not. A decoder in native code
-    checks the states, whose addresses it passes on. They are updated in place. Several threads may
-    call it at once with different states. A decoder that steps states anywhere in memory equally
-    fast inherits `reserve` from this protocol, one that makes one step in a call inherits
-    `most_steps` and `steps`, and one that reads prompts from the start alone inherits
+    Shapes and dtypes of inputs have been checked; their values have not. The caller has passed
+    states that the decoder did not make to `check`, once. They are updated in place. Several
+    threads may call it at once with different states. A decoder that steps states anywhere in
+    memory equally fast inherits `reserve` from this protocol, one that makes one step in a call
+    inherits `most_steps` and `steps`, and one that reads prompts from the start alone inherits
     `continues_prompts` and `read`.
 
     Attributes:
@@ -299,6 +299,10 @@ class NativeDecoder(Protocol):
         If not, no draw with filters is passed.
         """
         return False
+
+    def check(self, states: Sequence[DecoderState], batch: int) -> None:
+        """Refuses states of `batch` rows that it cannot step; by default none."""
+        return
 
     def prefill(
         self, inputs: Tensor, lengths: Tensor | None, states: Sequence[DecoderState]

@@ -105,6 +105,19 @@ class CpuDecoder(NativeDecoder):
     def has_filters(self) -> bool:
         return True
 
+    def check(self, states: Sequence[DecoderState], batch: int) -> None:
+        if len(states) != self._layers:
+            advice = "it comes from another model"
+            raise ValueError(expected("the state", f"{self._layers} layers", len(states), advice))
+        shapes = [(batch, *shape) for shape in self._state_shapes]
+        for state in states:
+            got = [tuple(x.shape) for x in state]
+            if got != shapes:
+                advice = "it comes from another batch or model"
+                raise ValueError(expected("a layer's state", shapes, got, advice))
+            for x in state:
+                _check_memory(x)
+
     def prefill(
         self, inputs: Tensor, lengths: Tensor | None, states: Sequence[DecoderState]
     ) -> Tensor:
@@ -177,7 +190,7 @@ class CpuDecoder(NativeDecoder):
         positions = None if isinstance(position, int) else _positions(position, inputs.shape[0])
         lengths = None if lengths is None else lengths.contiguous()
         draws = () if draw is None else [x.contiguous() for x in draw]
-        sums = self._check_states(states, inputs.shape[0])
+        sums = [x for state in states for x in state]
         addresses, kinds = [x.data_ptr() for x in sums], len(self._state_shapes)
         ring = {} if kinds == 2 else {"keys": addresses[::kinds], "values": addresses[1::kinds]}
         self._native.run(
@@ -201,29 +214,16 @@ class CpuDecoder(NativeDecoder):
         )
         mark_written(*sums)
 
-    def _check_states(self, states: Sequence[DecoderState], batch: int) -> list[Tensor]:
-        """The tensors of each layer in turn, after checks.
 
-        Every step runs this loop, so that it reads each attribute once.
-        """
-        if len(states) != self._layers:
-            advice = "it comes from another model"
-            raise ValueError(expected("the state", f"{self._layers} layers", len(states), advice))
-        shapes = tuple((batch, *shape) for shape in self._state_shapes) * self._layers
-        float32 = torch.float32
-        sums = [x for state in states for x in state]
-        if len(sums) != len(shapes):
-            wanted, got = f"{len(shapes)} tensors", f"{len(sums)}"
-            raise ValueError(expected("the state", wanted, got, "it comes from another model"))
-        for x, shape in zip(sums, shapes, strict=True):
-            if x.shape != shape:
-                advice = "it comes from another batch or model"
-                raise ValueError(expected("a layer's state", shape, tuple(x.shape), advice))
-            if x.dtype is not float32 or not x.is_cpu or not x.is_contiguous():
-                got = f"{x.dtype} on {x.device} with strides {x.stride()}"
-                advice = "convert it by .float(), .cpu() and .contiguous()"
-                raise ValueError(expected("a state", "contiguous float32 on the CPU", got, advice))
-        return sums
+def _check_memory(x: Tensor) -> None:
+    """Refuses a tensor of a state whose memory does not hold its numbers, one after the other."""
+    if x.is_neg():
+        advice = "call .resolve_neg() of its tensors"
+        raise ValueError(expected("a state", "numbers in memory", "a negated view", advice))
+    if x.dtype is not torch.float32 or not x.is_cpu or not x.is_contiguous():
+        got = f"{x.dtype} on {x.device} with strides {x.stride()}"
+        advice = "convert it by .float(), .cpu() and .contiguous()"
+        raise ValueError(expected("a state", "contiguous float32 on the CPU", got, advice))
 
 
 def _positions(positions: Tensor, batch: int) -> Tensor:

@@ -219,7 +219,7 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
             wanted = f"at most {_MOST_POSITIONS:,}, rows of a table"
             advice = "decode eagerly, or build the model with positions='none'"
             raise CannotCompile(expected("compiled positions", wanted, least, advice))
-        table = self.positions.rows(least, self.output.weight)
+        table = self.positions.rows(least, next(self.embeddings.parameters()))
         return description.numbers(table, "the table of positions")
 
     def _inputs(self, tokens: Tensor, lengths: Tensor | None) -> Tensor | None:

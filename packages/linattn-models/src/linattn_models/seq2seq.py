@@ -168,6 +168,10 @@ class Seq2SeqTransformer(TokenTransformer):
         """True: cross-attention is linear, and so is the decoder's attention."""
         return True
 
+    def predict_next(self, tokens: Tensor, lengths: Tensor | None = None) -> NoReturn:
+        """Raises ValueError: tokens alone have no source."""
+        raise _no_source()
+
     def describe(self, positions: int | None = None) -> DecoderDescription:
         """Raises CannotCompile: cross-attention has no compiled step."""
         return self.transformer.describe()

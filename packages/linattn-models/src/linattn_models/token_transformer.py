@@ -200,7 +200,7 @@ class TokenTransformer(TokenModel, nn.Module):
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return cast(Tensor, self.embeddings[0].weight).device
+        return next(self.embeddings.parameters()).device
 
     @abstractmethod
     def _begin(

@@ -142,6 +142,7 @@ class CompiledDecoder(Compiled, GenerationMixin):
         if length == 0:
             return cast(Tensor, before), state
         layers, position = layers_of(state), state.cursor.position
+        self.native.check(layers, state.batch)
         parameters = self.native.read(tokens, lengths, position, layers)
         if before is not None and lengths is not None:
             parameters = torch.where((lengths > 0).unsqueeze(1), parameters, before)
@@ -155,6 +156,7 @@ class CompiledDecoder(Compiled, GenerationMixin):
         """
         layers = self.native.reserve(state.batch, owner)
         if layers is None:
+            self.native.check(layers_of(state), state.batch)
             return state
         for own, other in zip(layers, layers_of(state), strict=True):
             for x, y in zip(own, other, strict=True):
@@ -257,13 +259,14 @@ class CompiledDecoder(Compiled, GenerationMixin):
             raise ValueError(expected("tokens", f"some on {self.device}", tokens.device))
 
     def _check_step(self, token: Tensor, state: DecodingState) -> None:
-        """Checks all but the layers of the state, which the native decoder checks."""
+        """Checks a token of each row, and the state."""
         check_step_shape(self.head, token)
         self._check_device(token)
         check_parameters(state, self.head.num_parameters)
         refuse_others(state.fingerprint, self._fingerprint)
         check_positions(state.cursor, self._longest)
         state.check_step(token.shape[0])
+        self.native.check(layers_of(state), token.shape[0])
 
 
 def check_continuation(

@@ -102,6 +102,7 @@ class CompiledTransformer(Compiled):
         check_vectors(x, self.config.embed_dim)
         self._check_place(x)
         state.check_step(x.shape[0])
+        self.native.check(layers_of(state), x.shape[0])
         y, _ = self.native.step(x.detach(), state.position, layers_of(state), None)
         return y, advance(state, None)
 

@@ -95,7 +95,7 @@ class ContinuousBatch:
             evaluation mode, whose weights must stay as they are.
         max_num_seqs: the most sequences that are stepped together. Their states are allocated once.
         max_num_batched_tokens: the most tokens that a step may read, of prompts and of sequences;
-            at least max_num_seqs + 48.
+            at least max_num_seqs + 48, which is the default.
         steps_per_call: the most steps that one call of native code makes for all rows, while no
             prompt is read. Sequences that end inside a call have at most so many steps too many.
 
@@ -110,16 +110,14 @@ class ContinuousBatch:
     def __init__(
         self,
         decoder: CompiledDecoder | TokenModel,
-        *,
         max_num_seqs: int,
-        max_num_batched_tokens: int,
+        max_num_batched_tokens: int | None = None,
         steps_per_call: int = 4,
     ) -> None:
         self.max_num_seqs = at_least("max_num_seqs", max_num_seqs, 1)
         least = self.max_num_seqs + CHUNK
-        self.max_num_batched_tokens = at_least(
-            "max_num_batched_tokens", max_num_batched_tokens, least
-        )
+        most = least if max_num_batched_tokens is None else max_num_batched_tokens
+        self.max_num_batched_tokens = at_least("max_num_batched_tokens", most, least)
         self.steps_per_call = at_least("steps_per_call", steps_per_call, 1)
         self.decoder: Any = decoder
         if not isinstance(decoder, CompiledDecoder):
