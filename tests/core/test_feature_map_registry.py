@@ -70,6 +70,7 @@ def test_own_maps_can_be_registered(monkeypatch: pytest.MonkeyPatch) -> None:
         ("rff", {"lengthscale": "a"}, ValueError),
         ("hedgehog", {"num_features": 5}, ValueError),
         ("hedgehog", {"num_heads": 0}, ValueError),
+        ("hedgehog", {"num_kv_heads": 2}, ValueError),
     ],
 )
 def test_names_and_options_that_cannot_be_are_refused(

@@ -88,6 +88,8 @@ def test_only_a_categorical_head_is_tied() -> None:
     with pytest.raises(ValueError, match="tie_embeddings"):
         tiny_model(head=MixtureOfLogistics(2), tie_embeddings=True)
     assert tiny_model(head=MixtureOfLogistics(2), bias=False).output.bias is not None
+    with pytest.raises(ValueError, match="start"):
+        AutoregressiveTransformer(tiny_config(), MixtureOfLogistics(2), 8, start=False)
 
 
 @given(

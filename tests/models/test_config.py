@@ -11,8 +11,12 @@ from hypothesis import strategies as st
 from linattn_core import feature_map_names
 from linattn_models import Linear, Lsh, Softmax, TransformerConfig
 from linattn_models.attention import Attention, attention_config
+from linattn_models.attention.rotary import Llama3Scaling
 from tests.models.tiny import tiny_config
 
+SCALING = {
+    "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_length": 8192,
+}  # fmt: skip
 counts = st.integers(1, 9)
 attentions = st.one_of(
     st.builds(
@@ -34,9 +38,13 @@ plain_configs = st.builds(
     ffn_dim=counts,
     attention=attentions,
     is_causal=st.just(True),
-    ffn=st.sampled_from(["gelu", "relu", "swiglu"]),
+    ffn=st.sampled_from(["gelu", "gelu_tanh", "relu", "swiglu"]),
     norm=st.sampled_from(["layer", "rms"]),
     bias=st.booleans(),
+    qkv_bias=st.none() | st.booleans(),
+    norm_eps=st.none() | st.floats(0, 1),
+    rotary_base=st.floats(1, 1e6),
+    rotary_scaling=st.none() | st.just(Llama3Scaling(8.0, 1.0, 4.0, 8192)),
     tie_embeddings=st.booleans(),
     norm_first=st.booleans(),
     dropout=st.floats(0, 1, exclude_max=True),
@@ -105,6 +113,11 @@ def test_options_compare_whatever_their_order_and_container() -> None:
         ({"norm": "batch"}, "norm"),
         ({"norm_first": "pre"}, "norm_first"),
         ({"bias": 1}, "bias"),
+        ({"qkv_bias": 0}, "qkv_bias"),
+        ({"norm_eps": -1.0}, "norm_eps"),
+        ({"rotary_base": 0.5}, "rotary_base"),
+        ({"rotary_scaling": {"factor": 8.0}}, "rotary_scaling"),
+        ({"rotary_scaling": SCALING | {"low_freq_factor": 9.0}}, "high_freq_factor"),
         ({"rotary": True, "head_dim": 3}, "rotary"),
         ({"rotary": True, "attention": "lsh-4"}, "rotary"),
         ({"tie_embeddings": None}, "tie_embeddings"),

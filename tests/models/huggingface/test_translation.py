@@ -23,7 +23,7 @@ from linattn_models import (
     save,
 )
 from linattn_models.huggingface import convert, from_transformers, load_converted, register
-from tests.models.decoding.decoders import close, needs_cpu_backend
+from tests.models.decoding.decoders import KINDS, Kind, close, needs_cpu_backend
 from tests.models.huggingface import tiny
 
 LLAMA3 = {
@@ -112,6 +112,8 @@ def test_batches_beams_states_and_saved_models_agree(attention: str, tmp_path: P
     assert isinstance(again, AutoregressiveTransformer)
     assert torch.equal(again(TOKENS), ours(TOKENS))
     assert again.to_dict() == ours.to_dict()
+    save(ours, tmp_path, weights="int8")
+    torch.testing.assert_close(load(tmp_path)(TOKENS), ours(TOKENS), rtol=0.1, atol=0.1)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
@@ -138,19 +140,21 @@ def test_a_row_draws_the_same_alone_in_a_batch_and_continued(kind: str, decoder:
     close(parameters, ours(torch.tensor([[1, 2, 3, 4, 0]]))[:, -1])
 
 
-@needs_cpu_backend
-def test_without_tokens_every_token_is_as_likely() -> None:
-    ours = from_transformers(original())
-    nothing, lengths = torch.zeros(2, 0, dtype=torch.int64), torch.tensor([0, 2])
-    for source in (ours, compile_decoder(ours)):
-        parameters, state = source.prefill(nothing)
-        assert not parameters.any()
-        assert state.position == 0
-        parameters, state = source.prefill(TOKENS[:, :2], lengths)
-        assert not parameters[0].any()
-        close(parameters[1], ours.predict_next(TOKENS[1:, :2])[0])
-        parameters, _ = source.prefill(TOKENS[:, :4], None, state)
-        close(parameters[0], ours.predict_next(TOKENS[:1, :4])[0])
+@pytest.mark.parametrize("attention", ["elu", "softmax", "window"])
+@pytest.mark.parametrize("kind", ["eager", *KINDS[1:4]])
+def test_without_tokens_every_token_is_as_likely(kind: str, attention: str) -> None:
+    if kind != "eager" and attention != "elu":
+        pytest.skip("it has no compiled step")
+    ours = from_transformers(original(attention=attention))
+    source = Kind(kind).decoder(ours)
+    parameters, state = source.prefill(torch.zeros(2, 0, dtype=torch.int64))
+    assert not parameters.any()
+    assert state.position == 0
+    parameters, state = source.prefill(TOKENS[:, :2], torch.tensor([0, 2]))
+    assert not parameters[0].any()
+    close(parameters[1], ours.predict_next(TOKENS[1:, :2])[0])
+    parameters, _ = source.prefill(TOKENS[:, :4], None, state)
+    close(parameters[0], ours.predict_next(TOKENS[:1, :4])[0])
     first = ours.log_probs(TOKENS)[:, 0]
     assert torch.allclose(first.exp(), torch.tensor(1 / tiny.VOCABULARY))
     assert ours.generate(2, length=8).shape == (2, 8)

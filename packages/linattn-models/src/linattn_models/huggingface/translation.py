@@ -68,8 +68,9 @@ def from_transformers(model: nn.Module) -> AutoregressiveTransformer:
     The model has softmax attention, was converted by `convert`, or runs with a name of `register`.
     The result computes the same, in the same dtype, on the same device, without dropout. It has no
     start vector: a prompt is all tokens that the model of transformers would get, a first special
-    token included. All that our models do works with it: `generate`, `beam_search`, states,
-    `compile_decoder`, `ContinuousBatch`, `save`, the server. Its `tokenizer` is for you to set.
+    token included, which our models do not put before a text. All that our models do works with it:
+    `generate`, `beam_search`, states, `compile_decoder`, `ContinuousBatch`, `save`, the server. Its
+    `tokenizer` is for you to set.
 
     Args:
         model: a `LlamaForCausalLM`, `MistralForCausalLM`, `Qwen2ForCausalLM` or `GPT2LMHeadModel`.
