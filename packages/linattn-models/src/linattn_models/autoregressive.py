@@ -223,8 +223,10 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
         return description.numbers(table, "the table of positions")
 
     def _inputs(self, tokens: Tensor, lengths: Tensor | None) -> Tensor | None:
-        """The numbers of inputs (B,) of prompts: their lengths and one for a start vector."""
+        """The numbers of inputs (B,) of prompts, a start vector included; None for whole rows."""
         if lengths is None:
             return None
-        lengths_within("lengths", lengths, *tokens.shape[:2])
+        shortest, _ = lengths_within("lengths", lengths, *tokens.shape[:2])
+        if shortest == tokens.shape[1]:
+            return None
         return lengths.to(tokens.device, torch.int64) + self.has_start

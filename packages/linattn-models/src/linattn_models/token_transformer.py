@@ -145,8 +145,8 @@ class TokenTransformer(TokenModel, nn.Module):
         fingerprint = check_weights(state.fingerprint, self)
         check_sequences(self.head, tokens, 0, None)
         if lengths is not None:
-            _, longest = lengths_within("lengths", lengths, *tokens.shape[:2])
-            lengths = lengths.to(tokens.device, torch.int64)
+            shortest, longest = lengths_within("lengths", lengths, *tokens.shape[:2])
+            lengths = None if shortest == longest else lengths.to(tokens.device, torch.int64)
             tokens = tokens[:, :longest]
         check_end(state.cursor.after(tokens.shape[1], lengths), self.longest)
         before = known_parameters(state, tokens.shape[1], lengths)

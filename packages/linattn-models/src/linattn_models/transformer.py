@@ -193,8 +193,12 @@ class Transformer(nn.Module):
         Cost: for linear attention without `causal_block`, and for all layers around an attention,
         in proportion to the sum of the lengths: padding is left out.
         """
+        check_vector_sequences(x, self.config.embed_dim)
         if state is not None:
             self.check_state(state)
+        if lengths is not None:
+            shortest, _ = lengths_within("lengths", lengths, *x.shape[:2])
+            lengths = None if shortest == x.shape[1] else lengths
         y, packing, state = self._prefill(x, lengths, state, max_length, memory, last_only=False)
         return y if packing is None else packing.unpack(y), state
 
@@ -209,8 +213,8 @@ class Transformer(nn.Module):
     ) -> tuple[Tensor, DecodingState]:
         """As `prefill`, but returns only the outputs at the last position of each row, (B, E).
 
-        Those of a row of length 0 mean nothing. The last layer computes no other outputs. A state
-        has passed `check_state`.
+        Those of a row of length 0 mean nothing. The last layer computes no other outputs. Models of
+        tokens call this, and have checked lengths and state.
         """
         y, _, state = self._prefill(x, lengths, state, max_length, memory, last_only=True)
         return y, state
@@ -227,11 +231,8 @@ class Transformer(nn.Module):
         """The outputs, how they are packed (None: whole rows), and the state."""
         self._check_steps("prefill")
         self.check_hooks()
-        check_vector_sequences(x, self.config.embed_dim)
         batch, length = x.shape[:2]
-        if lengths is not None:
-            shortest, _ = lengths_within("lengths", lengths, batch, length)
-            lengths = None if shortest == length else lengths.to(x.device)
+        lengths = None if lengths is None else lengths.to(x.device)
         if state is None:
             before = DecodingState((), START, max_length)
         else:
