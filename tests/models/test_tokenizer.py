@@ -141,7 +141,7 @@ def test_a_stop_string_is_seen_in_a_long_text(
     tokens: list[int], strings: list[str], make: Callable[[], Any]
 ) -> None:
     tokenizer = make()
-    end = TextEnd(Stop(strings=tuple(strings), tokenizer=tokenizer))
+    end = TextEnd(Stop(strings=tuple(strings), tokenizer=tokenizer), (), False)
     count = next((i for i, token in enumerate(tokens, 1) if end.add(token)), len(tokens))
     assert count == expected_end(tokenizer, tokens, strings)
     assert len(end._before) <= 12  # what is kept does not grow
@@ -191,7 +191,7 @@ def test_a_stop_string_of_several_bytes_is_seen(
 ) -> None:
     text = before + string
     whole = text[: text.index(string) + len(string)]
-    end = TextEnd(Stop(strings=(string,), tokenizer=make()))
+    end = TextEnd(Stop(strings=(string,), tokenizer=make()), (), False)
     found = next(count for count, byte in enumerate(text.encode(), 1) if end.add(byte))
     assert found == len(whole.encode())
 

@@ -117,6 +117,34 @@ def test_a_state_is_continued(serve: Serve, as_bytes: bool) -> None:
     assert first + second == expected_tokens(18, seeds=1)[0]
 
 
+def test_prompt_and_texts_are_the_decoded_whole(serve: Serve) -> None:
+    """With a decoder that leaves out a space before a text; also in streams and after states."""
+    tokenizers = pytest.importorskip("tokenizers")
+    table = {word: token for token, word in enumerate(["<u>", *(f"\u2581{x}" for x in "abcdefgh")])}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(table, "<u>"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    tokenizer.decoder = tokenizers.decoders.Metaspace()
+    batch = make_batch()
+    batch.decoder.tokenizer = tokenizer
+    fields = {"max_tokens": 6, "return_state": True, "seed": 3}
+
+    async def main() -> None:
+        async with serve(batch).client() as client:
+            first = (await complete(client, prompt="a b", n=2, **fields))["choices"][1]
+            parts = await read_events(client, state=first["state"], **fields)
+            streamed = [choice for part in parts for choice in part["choices"]]
+            tokens = first["tokens"] + [token for x in streamed for token in x["tokens"]]
+            text = "a b" + first["text"] + "".join(x["text"] for x in streamed)
+            assert text == tokenizer.decode(tokenizer.encode("a b").ids + tokens)
+            for prompt in ({"prompt": "a b"}, {"prompt": "b", "state": first["state"]}):
+                free = await complete(client, **prompt, **fields)
+                string = free["choices"][0]["text"][:2]
+                one = await complete(client, stop_strings=string, **prompt, **fields)
+                assert string[0] == " " and one["choices"][0]["text"] == string
+
+    asyncio.run(main())
+
+
 def test_the_server_tells_about_itself(serve: Serve) -> None:
     async def main() -> tuple[Any, str, str]:
         async with serve(name="tiny").client() as client:

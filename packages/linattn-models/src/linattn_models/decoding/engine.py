@@ -58,7 +58,9 @@ class _Row:
         self.index = index
         self.task = task
         self.left = task.new_tokens
-        self._stop = None if task.stop is None else RowStop(task.stop)
+        self._stop = None
+        if task.stop is not None:
+            self._stop = RowStop(task.stop, task.prompt[0].tolist(), task.state is not None)
 
     def take(self, tokens: list[Any]) -> tuple[list[Any], FinishReason | None]:
         """The new tokens up to the sequence's end, and why it ends; None if it goes on."""

@@ -71,6 +71,7 @@ class Prompt:
         state: the state of the B rows before the tokens; its tokens do not count in the lengths.
         keeps_state: whether the state after the last token is wanted; it takes one more position.
         has_start: whether a start vector takes position 0.
+        continues: whether a state came before the tokens, also where `state` is left out.
     """
 
     tokens: Tensor
@@ -82,6 +83,7 @@ class Prompt:
     state: DecodingState | None = None
     keeps_state: bool = False
     has_start: bool = True
+    continues: bool = False
 
     @classmethod
     def of(cls, tokens: Tensor, length: int) -> Prompt:
@@ -92,6 +94,12 @@ class Prompt:
     def batch(self) -> int:
         """B, the sequences."""
         return self.tokens.shape[0]
+
+    @property
+    def rows(self) -> list[list[int]]:
+        """The tokens of each row's prefix."""
+        pairs = zip(self.tokens.tolist(), self.row_lengths.tolist(), strict=True)
+        return [row[:length] for row, length in pairs]
 
     @property
     def row_lengths(self) -> Tensor:
@@ -223,6 +231,7 @@ def read_prompt(
         state,
         keeps_state,
         source.has_start,
+        state is not None,
     )
     if keeps_state and not high:
         wanted = "more tokens than the prefixes have with return_state"

@@ -39,11 +39,16 @@ class Stop:
 
 
 class TextEnd:
-    """The end of a row's text: enough to see each stop string in it."""
+    """The end of a row's new text: enough to see each stop string in it.
 
-    def __init__(self, stop: Stop) -> None:
+    Args:
+        stop: the strings, and the tokenizer.
+        prompt, continues: as those of `TextParts`.
+    """
+
+    def __init__(self, stop: Stop, prompt: Sequence[int], continues: bool) -> None:
         self._strings = stop.strings
-        self._parts = TextParts(stop.tokenizer)
+        self._parts = TextParts(stop.tokenizer, prompt, continues)
         self._before = ""
         self._needed = max(map(len, stop.strings))  # characters
 
@@ -56,11 +61,11 @@ class TextEnd:
 
 
 class RowStop:
-    """Finds the token with which a row stops."""
+    """Finds the token with which a row stops; arguments as those of `TextEnd`."""
 
-    def __init__(self, stop: Stop) -> None:
+    def __init__(self, stop: Stop, prompt: Sequence[int], continues: bool) -> None:
         self._tokens = frozenset(stop.tokens)
-        self._text = TextEnd(stop) if stop.strings else None
+        self._text = TextEnd(stop, prompt, continues) if stop.strings else None
 
     def add(self, token: int) -> bool:
         """Adds a token; returns whether the row stops with it."""
@@ -89,7 +94,8 @@ class Ends:
     def __init__(self, stop: Stop, prompt: Prompt, rows: Rows) -> None:
         self._stop = stop
         self._stop_tokens = frozenset(stop.tokens)
-        self._stops = [RowStop(stop) for _ in range(prompt.batch)]
+        prefixes = prompt.rows if stop.strings else [[]] * prompt.batch
+        self._stops = [RowStop(stop, prefix, prompt.continues) for prefix in prefixes]
         self._prompt = prompt
         self._rows = rows
         self._steps = steps = prompt.steps_of_rows

@@ -2,37 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
-from linattn_models.tokenizer import decode_tokens
+from linattn_models.tokenizer import CharacterTokenizer, decode_tokens
 
 _CUT = "\ufffd"  # the end of a character whose other bytes are in the next token
 # The most tokens that wait, and of a character that is not whole: it has at most 4 bytes.
 _MOST_WAITING, _MOST_CUT = 8, 3
+# The tokens at a prompt's end that are decoded: some character begins and ends in them.
+_TAIL = 8
+# The first tokens of a vocabulary among which one has a text.
+_TRIED = 1000
 
 
 class TextParts:
-    """The text that each new token adds.
+    """The text that each new token adds to that of its prompt and of the tokens before it.
 
     A token is decoded together with those before it that made the last part, because they decide
     how it is written, such as whether a space comes first.
 
-    Attributes:
-        waiting: the text of the tokens that end inside of a character, and so are no part yet.
+    Args:
+        tokenizer: decodes.
+        prompt: the tokens before the first one.
+        continues: whether there are others before the prompt, which are not known.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, prompt: Sequence[int] = (), continues: bool = False) -> None:
         self._tokenizer = tokenizer
         self._last: list[int] = []  # the tokens of the last part: they begin with a character
         self._length = 0  # of their text
         self._new: list[int] = []
-        self.waiting = ""
+        self._waiting = self._known = ""
+        for token in _read_context(tokenizer, prompt, continues):
+            self.add(token)
+        self._known = self._waiting  # the prompt's text has it, but for half of a character
+
+    @property
+    def waiting(self) -> str:
+        """The text of the tokens that end inside of a character, and so are no part yet."""
+        return self._waiting[_count_same(self._waiting, self._known) :]
 
     def add(self, token: int) -> str:
         """The text that the token completes; "" while it ends inside of a character."""
         self._new.append(token)
         text = decode_tokens(self._tokenizer, self._last + self._new)
-        self.waiting = text[self._length :]
+        self._waiting = text[self._length :]
         if not text.endswith(_CUT):
             return self.end()
         return self._give_out_whole(text) if len(self._new) >= _MOST_WAITING else ""
@@ -53,15 +69,53 @@ class TextParts:
         if not fitting:
             return self.end()
         end, cut = min(fitting)
-        part, self.waiting = text[first:end], text[end:]
+        part, self._waiting = text[first:end], text[end:]
         self._last, self._new = self._new[:-cut], self._new[-cut:]
         self._length = len(decode_tokens(self._tokenizer, self._last))
-        return part
+        return self._leave_out_known(part)
 
     def end(self) -> str:
         """The text that waits, which no token will complete."""
-        part, self.waiting = self.waiting, ""
+        part, self._waiting = self._waiting, ""
         if self._new:
             self._last, self._new = self._new, []
             self._length = len(decode_tokens(self._tokenizer, self._last))
-        return part
+        return self._leave_out_known(part)
+
+    def _leave_out_known(self, part: str) -> str:
+        """What the prompt's text does not have of a part."""
+        same = _count_same(part, self._known)
+        self._known = self._known[same:] if same == len(part) else ""
+        return part[same:]
+
+
+def _count_same(one: str, other: str) -> int:
+    """The characters with which both texts begin."""
+    pairs = zip(one, other, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _read_context(tokenizer: Any, prompt: Sequence[int], continues: bool) -> Sequence[int]:
+    """A few tokens after which others are written as after the prompt."""
+    if isinstance(tokenizer, CharacterTokenizer):
+        return ()
+    first = _first_with_a_text(tokenizer) if continues or len(prompt) > _TAIL else []
+    tail = prompt[-_TAIL:]
+    starts = range(max(len(tail) - _MOST_CUT - 1, 0) if first else 0)
+    start = next((x for x in starts if _is_character(tokenizer, tail[x:])), 0)
+    return [*first, *tail[start:]]
+
+
+def _is_character(tokenizer: Any, tokens: Sequence[int]) -> bool:
+    """Whether tokens begin with a whole character: its bytes alone are replaced one by one."""
+    counts = range(1, _MOST_CUT + 2)
+    return any(decode_tokens(tokenizer, [*tokens[:x]]).count(_CUT) < x for x in counts)
+
+
+def _first_with_a_text(tokenizer: Any) -> list[int]:
+    """A token in place of others that are not decoded, so that a text does not begin after it."""
+    for token in range(_TRIED):
+        text = decode_tokens(tokenizer, [token])
+        if text and _CUT not in text:
+            return [token]
+    return []

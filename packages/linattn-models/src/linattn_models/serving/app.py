@@ -118,8 +118,7 @@ class _Service:
 
     def completion(self, request: Request) -> Completion:
         """The content of the answer to a request."""
-        tokenizer, length = self.batch.decoder.tokenizer, len(request.prompt)
-        return Completion(self.name, tokenizer, self.states, length, request.sampling.n)
+        return Completion(self.name, self.batch.decoder.tokenizer, self.states, request)
 
 
 def _add_refusals(app: FastAPI, service: _Service, limits: BodyLimits) -> None:

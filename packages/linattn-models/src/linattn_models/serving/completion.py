@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 import time
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
-from linattn_models.decoding import Output
+from linattn_models.decoding import Output, Request
 from linattn_models.decoding.texts import TextParts
 from linattn_models.serving.states import StateStore
 
@@ -18,13 +19,10 @@ class Completion:
         model: its name.
         tokenizer: makes texts; None for tokens alone.
         states: where the states of sequences are kept.
-        prompt_tokens: tokens of the prompt.
-        count: sequences.
+        request: its prompt is tokens.
     """
 
-    def __init__(
-        self, model: str, tokenizer: Any, states: StateStore, prompt_tokens: int, count: int
-    ) -> None:
+    def __init__(self, model: str, tokenizer: Any, states: StateStore, request: Request) -> None:
         self._head = {
             "id": f"cmpl-{secrets.token_hex(12)}",
             "object": "text_completion",
@@ -32,8 +30,11 @@ class Completion:
             "model": model,
         }
         self._states = states
-        self._texts = None if tokenizer is None else [TextParts(tokenizer) for _ in range(count)]
-        self._prompt_tokens = prompt_tokens
+        self._texts: list[TextParts] = []
+        if tokenizer is not None:
+            before = cast(Sequence[int], request.prompt), request.state is not None
+            self._texts = [TextParts(tokenizer, *before) for _ in range(request.sampling.n)]
+        self._prompt_tokens = len(request.prompt)
         self.new_tokens = 0
 
     def part(self, outputs: list[Output]) -> dict[str, Any]:
@@ -55,7 +56,7 @@ class Completion:
         self.new_tokens += len(tokens)
         last = outputs[-1]
         choice: dict[str, Any] = {"index": index, "tokens": tokens}
-        if self._texts is not None:
+        if self._texts:
             text = self._texts[index]
             ends = last.finish_reason is not None
             choice["text"] = "".join(map(text.add, tokens)) + (text.end() if ends else "")

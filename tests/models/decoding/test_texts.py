@@ -1,0 +1,148 @@
+"""The text of new tokens, and stop strings in it, for every kind of decoder and every cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linattn_models import CharacterTokenizer
+from linattn_models.decoding.stopping import Stop, TextEnd
+from linattn_models.decoding.texts import TextParts
+from linattn_models.tokenizer import decode_tokens
+
+tokenizers = pytest.importorskip("tokenizers")
+DECODERS = tokenizers.decoders
+
+
+def words(vocabulary: list[str], decoder: Any) -> Any:
+    table = {word: token for token, word in enumerate(["<unk>", *vocabulary])}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(table, "<unk>"))
+    made.decoder = decoder
+    made.add_special_tokens(["<unk>"])
+    return made
+
+
+def characters() -> CharacterTokenizer:
+    return CharacterTokenizer(" abc.")
+
+
+def metaspace() -> Any:
+    return words(["▁the", "▁cat", "s", "▁", "▁▁a", "."], DECODERS.Metaspace())
+
+
+def wordpiece() -> Any:
+    return words(["the", "cat", "##s", ".", "##at", "n't"], DECODERS.WordPiece())
+
+
+def suffixes() -> Any:
+    return words(["the</w>", "cat", "s</w>", ".</w>"], DECODERS.BPEDecoder())
+
+
+def spaces() -> Any:
+    return words(["the", "cat", "."], None)
+
+
+def llama() -> Any:
+    replace, strip = DECODERS.Replace("▁", " "), DECODERS.Strip(" ", 1, 0)
+    parts = [replace, DECODERS.ByteFallback(), DECODERS.Fuse(), strip]
+    bytes_of_characters = [f"<0x{byte:02X}>" for byte in range(256)]
+    text = ["▁the", "▁cat", "s", "▁", "▁▁", "é"]
+    return words([*text, *bytes_of_characters], DECODERS.Sequence(parts))
+
+
+def byte_level() -> Any:
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    return words([*alphabet, "Ġcat", "Ã©a"], DECODERS.ByteLevel())
+
+
+def spell(tokenizer: Any, text: str) -> list[int]:
+    """The tokens of the bytes of a text."""
+    table = tokenizer.get_vocab()
+    if "<0x00>" in table:
+        return [table[f"<0x{byte:02X}>"] for byte in text.encode()]
+    pre = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return [table[x] for word, _ in pre.pre_tokenize_str(text) for x in word]
+
+
+WORDS = [characters, metaspace, wordpiece, suffixes, spaces]
+BYTES = [llama, byte_level]
+
+
+@st.composite
+def sequences(draw: st.DrawFn) -> tuple[Any, list[list[int]]]:
+    """A tokenizer, and the tokens of each of several whole texts."""
+    tokenizer = draw(st.sampled_from([*WORDS, *BYTES]))()
+    if isinstance(tokenizer, CharacterTokenizer):
+        token = st.integers(0, len(tokenizer) - 1).map(lambda x: [x])
+    else:
+        table = tokenizer.get_vocab()
+        whole = sorted(x for word, x in table.items() if len(word) > 1 and word[:3] != "<0x")
+        token = st.sampled_from(whole).map(lambda x: [x])
+        if "<0x00>" in table or "Ġcat" in table:
+            token |= st.text("aé日😀 \ufffd", min_size=1, max_size=9).map(
+                lambda text: spell(tokenizer, text)
+            )
+    return tokenizer, draw(st.lists(token, max_size=20))
+
+
+def flatten(pieces: list[list[int]]) -> list[int]:
+    return [token for piece in pieces for token in piece]
+
+
+def text_after(parts: TextParts, tokens: list[int]) -> str:
+    return "".join(map(parts.add, tokens)) + parts.end()
+
+
+@given(made=sequences(), data=st.data())
+def test_prompt_and_text_are_the_whole(
+    made: tuple[Any, list[list[int]]], data: st.DataObject
+) -> None:
+    tokenizer, pieces = made
+    cut = data.draw(st.integers(0, len(pieces)))
+    before, after = (flatten(x) for x in (pieces[:cut], pieces[cut:]))
+    known, whole = (decode_tokens(tokenizer, x) for x in (before, before + after))
+    assert known + text_after(TextParts(tokenizer, before), after) == whole
+    # Where the prompt ends inside of a character, the text has this character.
+    place = data.draw(st.integers(0, len(before + after)))
+    prompt, after = (before + after)[:place], (before + after)[place:]
+    text, known = text_after(TextParts(tokenizer, prompt), after), decode_tokens(tokenizer, prompt)
+    first = whole.removesuffix(text)
+    assert first + text == whole
+    assert first.startswith(known.rstrip("\ufffd")) and len(first) <= len(known)
+
+
+@given(made=sequences(), data=st.data())
+def test_a_text_that_continues_a_state_is_written_as_inside_of_one(
+    made: tuple[Any, list[list[int]]], data: st.DataObject
+) -> None:
+    """Its tokens are not known: a decoder that looks at the last of them may differ."""
+    tokenizer, pieces = made
+    cut, end = (data.draw(st.integers(1, max(1, len(pieces)))) for _ in range(2))
+    before, prompt, after = pieces[:cut], pieces[cut:end], pieces[max(cut, end) :]
+    flat: list[list[int]] = [flatten(x) for x in (before, prompt, after)]
+    known, whole = (decode_tokens(tokenizer, flatten(flat[:x])) for x in (2, 3))
+    if flat[0] and not isinstance(getattr(tokenizer, "decoder", None), DECODERS.BPEDecoder):
+        text = text_after(TextParts(tokenizer, flat[1], continues=True), flat[2])
+        assert known + text == whole
+
+
+@given(made=sequences(), data=st.data())
+def test_a_stop_string_is_found_with_the_token_that_completes_it(
+    made: tuple[Any, list[list[int]]], data: st.DataObject
+) -> None:
+    """Wherever it begins and ends in tokens; not where it begins in the prompt."""
+    tokenizer, pieces = made
+    cut = data.draw(st.integers(0, len(pieces)))
+    before, after = (flatten(x) for x in (pieces[:cut], pieces[cut:]))
+    known = decode_tokens(tokenizer, before)
+    new = decode_tokens(tokenizer, before + after)[len(known) :]
+    first = data.draw(st.integers(0, len(new)))
+    string = new[first : first + data.draw(st.integers(1, 12))]
+    if string and "\ufffd" not in string:
+        text = [decode_tokens(tokenizer, before + after[:x]) for x in range(1, len(after) + 1)]
+        expected = next(x for x, so_far in enumerate(text, 1) if string in so_far[len(known) :])
+        end = TextEnd(Stop(strings=("never", string), tokenizer=tokenizer), before, False)
+        assert next(x for x, token in enumerate(after, 1) if end.add(token)) == expected
