@@ -312,6 +312,29 @@ def test_tables_that_cannot_be_right_are_refused(table: Any) -> None:
         CharacterTokenizer(table)
 
 
+@pytest.mark.parametrize("setting", ["truncation", "padding", "dropout"])
+def test_no_setting_of_a_tokenizer_changes_a_prompt(setting: str, tmp_path: Path) -> None:
+    """One that is set is refused; what a file sets is left out."""
+    model, tokenizer = tiny_model(), words()
+    model.tokenizer = tokenizer
+    tokens = encode_text(tokenizer, TEXT)
+    if setting == "truncation":
+        tokenizer.enable_truncation(2)
+    elif setting == "padding":
+        tokenizer.enable_padding(length=20)
+    else:
+        tokenizer.model.dropout = 1.0
+    for call in (
+        lambda: encode_text(tokenizer, TEXT),
+        lambda: setattr(model, "tokenizer", tokenizer),
+        lambda: save(model, tmp_path / "refused"),
+    ):
+        with pytest.raises(ValueError, match=rf"^tokenizer: .* without {setting}, "):
+            call()
+    saved_with(tmp_path, tokenizer.to_str().encode())
+    assert encode_text(load(tmp_path).tokenizer, TEXT) == tokens
+
+
 @tokenizers_of_both_kinds
 def test_a_text_that_is_no_unicode_is_refused(make: Callable[[], Any]) -> None:
     with pytest.raises(ValueError, match=r"^text: expected .*, got .*ud800"):

@@ -78,9 +78,10 @@ class CharacterTokenizer:
 
 
 def encode_text(tokenizer: Any, text: str) -> list[int]:
-    """The tokens of a text, without special tokens around them."""
+    """The tokens of a whole text, without special tokens around them."""
     if isinstance(tokenizer, CharacterTokenizer):
         return tokenizer.encode(text)
+    _refuse_settings("tokenizer", tokenizer)
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -118,11 +119,25 @@ def require_tokenizer(name: str, tokenizer: Any) -> None:
         raise ValueError(expected(name, wanted, "one without", advice))
 
 
+def _refuse_settings(name: str, tokenizer: Any) -> None:
+    """Refuses a tokenizer of the library that cuts texts, fills them up, or encodes at random."""
+    model = getattr(tokenizer, "model", None)
+    for owner, setting, advice in (
+        (tokenizer, "truncation", "call its no_truncation()"),
+        (tokenizer, "padding", "call its no_padding()"),
+        (model, "dropout", "set its model.dropout = None"),
+    ):
+        value = getattr(owner, setting, None)
+        if value is not None:
+            raise ValueError(expected(name, f"one without {setting}", quote(value), advice))
+
+
 def check_tokenizer(name: str, tokenizer: Any, head: Head) -> None:
-    """Refuses what is not a tokenizer, and a tokenizer with another vocabulary than the head's."""
+    """Refuses what is no tokenizer, changes texts, or has another vocabulary than the head."""
     if isinstance(tokenizer, CharacterTokenizer):
         size = len(tokenizer)
     elif all(callable(getattr(tokenizer, method, None)) for method in _METHODS):
+        _refuse_settings(name, tokenizer)
         size = max(tokenizer.get_vocab().values(), default=-1) + 1
     else:
         wanted = "a CharacterTokenizer, or a Tokenizer of the library tokenizers"
@@ -147,14 +162,22 @@ def write_tokenizer(tokenizer: Any) -> bytes:
 
 
 def read_tokenizer(path: str, content: bytes) -> Any:
-    """The tokenizer in the content of a file; `path` is its name in errors."""
+    """The tokenizer in the content of a file; `path` is its name in errors.
+
+    Lengths to which the file cuts texts or fills them up, and dropout, are left out.
+    """
     values = json_object(content, path)
     try:
         if values.keys() == {"characters"}:
             return CharacterTokenizer(values["characters"])
         from tokenizers import Tokenizer
 
-        return Tokenizer.from_str(content.decode())
+        tokenizer = Tokenizer.from_str(content.decode())
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        if hasattr(tokenizer.model, "dropout"):
+            tokenizer.model.dropout = None
+        return tokenizer
     except ImportError:
         wanted = "the library that wrote it, tokenizers"
         advice = "install linattn-models with its extra [tokenizers]"
