@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linattn_models import CharacterTokenizer
+from linattn_models import AutoregressiveTransformer, CharacterTokenizer, ContinuousBatch, Request
+from linattn_models.decoding.sampling import SamplingParams
 from linattn_models.decoding.stopping import Stop, TextEnd
 from linattn_models.decoding.texts import TextParts
 from linattn_models.tokenizer import decode_tokens
+from tests.models.tiny import tiny_config
 
 tokenizers = pytest.importorskip("tokenizers")
 DECODERS = tokenizers.decoders
@@ -146,3 +149,44 @@ def test_a_stop_string_is_found_with_the_token_that_completes_it(
         expected = next(x for x, so_far in enumerate(text, 1) if string in so_far[len(known) :])
         end = TextEnd(Stop(strings=("never", string), tokenizer=tokenizer), before, False)
         assert next(x for x, token in enumerate(after, 1) if end.add(token)) == expected
+
+
+@pytest.mark.parametrize("make", BYTES)
+def test_half_of_a_character_is_no_stop_string(make: Callable[[], Any]) -> None:
+    """A replacement character that the text has is one, with the token after it."""
+    tokenizer = make()
+    stop = Stop(strings=("\ufffd",), tokenizer=tokenizer)
+    end = TextEnd(stop, spell(tokenizer, "a\ufffd"), False)
+    assert not any(map(end.add, spell(tokenizer, "é日😀")))
+    found = [*map(end.add, spell(tokenizer, "\ufffda"))]
+    assert found == [False, False, False, True]
+
+
+@pytest.mark.parametrize("string", [" the", " cat the", "s", ". ", "<unk>"])
+@pytest.mark.parametrize("continues", [False, True])
+def test_generate_and_the_batch_stop_at_the_same_token(string: str, continues: bool) -> None:
+    model = AutoregressiveTransformer(tiny_config(), 7, positions="none").eval()
+    model.tokenizer = tokenizer = metaspace()
+    prompt, before, state = [1, 3], [], None
+    if continues:
+        tokens, state = model.generate(
+            prefix=[prompt], max_new_tokens=3, return_state=True, seeds=5
+        )
+        prompt, before = [2], tokens[0].tolist()
+    fields: dict[str, Any] = {"prefix": [prompt], "max_new_tokens": 60, "state": state}
+    fields |= {"seeds": 0, "num_samples": 3}
+    free, stopped = (model.generate(stop_strings=x, **fields) for x in (["never"], [string]))
+    batch = ContinuousBatch(model, max_num_seqs=4, max_num_batched_tokens=64)
+    sampling = SamplingParams(seed=0, n=3)
+    request = Request(prompt, len(prompt) + 60, sampling, state=state, stop_strings=string)
+    batch.add(request)
+    rows: list[list[int]] = [[], [], []]
+    while batch.has_work:
+        for output in batch.step():
+            rows[output.index] += output.tokens
+    known = decode_tokens(tokenizer, before + prompt)
+    for row, whole in enumerate(free[:, len(prompt) :].tolist()):
+        texts = [decode_tokens(tokenizer, [*before, *prompt, *whole[:x]]) for x in range(1, 61)]
+        end = next((x for x, text in enumerate(texts, 1) if string in text[len(known) :]), 60)
+        own = stopped[row, len(prompt) :]
+        assert own[own >= 0].tolist() == rows[row] == whole[:end]

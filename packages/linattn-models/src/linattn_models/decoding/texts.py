@@ -41,8 +41,8 @@ class TextParts:
 
     @property
     def waiting(self) -> str:
-        """The text of the tokens that end inside of a character, and so are no part yet."""
-        return self._waiting[_count_same(self._waiting, self._known) :]
+        """The whole characters of the tokens that end inside of one, and so are no part yet."""
+        return self._waiting[_count_same(self._waiting, self._known) :].rstrip(_CUT)
 
     def add(self, token: int) -> str:
         """The text that the token completes; "" while it ends inside of a character."""
