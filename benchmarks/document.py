@@ -11,7 +11,7 @@ from benchmarks.series import describe_crossover, describe_series
 from linattn_lab.runs import make_folders
 from linattn_lab.store import Record, add_record, latest_results, read_records, record_file
 from linattn_lab.tables import code, figure, literal, markdown_table, memory, seconds
-from linattn_models.files import replace_file
+from linattn_models.basics.files import replace_file
 
 Results = Record[CaseResult]
 CLOSING = (

@@ -18,7 +18,7 @@ from benchmarks.results import (
 )
 from linattn_lab.machine import Limits
 from linattn_lab.timing import NotMeasured, interleave, sample, stopwatch
-from linattn_models.memory import lacks_memory
+from linattn_models.basics.memory import lacks_memory
 
 QUICK_SECONDS, QUICK_ROUNDS = 0.05, (1, 2)
 REFUSED = "refuses this call"  # as linattn_core says it of a backend

@@ -20,7 +20,7 @@ from benchmarks.series import by_series
 from linattn_core.errors import expected, near, quote
 from linattn_lab.store import latest_results, read_records, record_file
 from linattn_lab.tables import figure, literal, markdown_table
-from linattn_models.files import replace_file
+from linattn_models.basics.files import replace_file
 from replication.claims import CLAIMS, VERDICTS, divide
 from replication.experiments import ROOT
 from replication.plots import paper_gain

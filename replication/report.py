@@ -13,7 +13,7 @@ import dataclasses
 from pathlib import Path
 
 from linattn_lab.script import parse_flags, run_script
-from linattn_models.files import replace_file
+from linattn_models.basics.files import replace_file
 from replication.blocks import write_blocks
 from replication.plots import draw_plots
 from replication.records import FOLDER, list_pictures, read_evidence

@@ -18,7 +18,7 @@ from pathlib import Path
 from linattn_core.errors import expected
 from linattn_lab.runs import make_folders
 from linattn_lab.script import parse_flags, require_at_least, run_script
-from linattn_models.files import replace_file
+from linattn_models.basics.files import replace_file
 from speech.export import export_recognizer
 from speech.models import load_run
 

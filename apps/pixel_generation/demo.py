@@ -33,7 +33,7 @@ from linattn_lab.script import parse_flags, require_at_least, require_one_proces
 from linattn_lab.tables import decimals, figure, markdown_table, name_environments
 from linattn_lab.throughput import generation_throughput
 from linattn_models import AutoregressiveTransformer
-from linattn_models.files import replace_file
+from linattn_models.basics.files import replace_file
 from linattn_models.training import RunFolder
 from pixels.datasets import Images, load
 from pixels.pictures import write_completions, write_samples

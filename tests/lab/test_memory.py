@@ -10,7 +10,7 @@ import torch
 from linattn_core import linear_attention
 from linattn_lab import memory
 from linattn_lab.memory import peak_memory
-from linattn_models.memory import available_memory
+from linattn_models.basics.memory import available_memory
 
 CPU = torch.device("cpu")
 MEGABYTES = 64

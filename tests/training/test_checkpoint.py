@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from linattn_models.files import new_folder, remove_folder, replace_file
+from linattn_models.basics.files import new_folder, remove_folder, replace_file
 from linattn_models.training import RunFolder, Updater, average_weights, make_accelerator
 from linattn_models.training import checkpoint as checkpoint_module
 from linattn_models.training.checkpoint import read_checkpoint, require_like, write_checkpoint

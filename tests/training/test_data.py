@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from linattn_models.memory import lacks_memory
+from linattn_models.basics.memory import lacks_memory
 from linattn_models.training import train
 from linattn_models.training.data import ExampleOrder, TensorData
 from tests.training.toy import DESCRIBE, ToyData, toy_config, toy_loss, toy_model

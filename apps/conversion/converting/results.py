@@ -16,7 +16,7 @@ from linattn_lab.machine import describe_machine
 from linattn_lab.runs import make_folders
 from linattn_lab.script import require_at_least
 from linattn_lab.tables import name_environments
-from linattn_models.files import replace_file
+from linattn_models.basics.files import replace_file
 from linattn_models.training import environment, write_json
 
 

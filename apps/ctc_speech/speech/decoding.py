@@ -10,10 +10,10 @@ from pathlib import Path
 from torch import Tensor
 
 from linattn_core.errors import expected
+from linattn_models.basics.validation import in_range
 from linattn_models.ctc import AlignedPhone, BeamSearch, Hypothesis, NGram
 from linattn_models.ctc.alignment import as_frames, labeling_log_probability
 from linattn_models.ctc.beam_search import LARGEST_BONUS
-from linattn_models.validation import in_range
 
 LARGEST_BEAM = 10_000  # its square is the size of a matrix
 PIECE = 6_000  # output frames after which phones are made final: four minutes

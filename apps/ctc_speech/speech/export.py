@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from linattn_core.errors import expected
+from linattn_models.basics.packing import past_lengths
 from linattn_models.ctc import StreamTensors, initial_stream_state
 from linattn_models.ctc.recognizer import blank_past
 from linattn_models.ctc.streaming import advance_stream
-from linattn_models.packing import past_lengths
 from speech.audio import RATE
 from speech.features import BINS, FULL_SCALE, SMALLEST_DEVIATION, STEP_MS, WINDOW_MS
 from speech.models import Recognizer, TrainedRun

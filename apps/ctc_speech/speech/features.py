@@ -17,7 +17,7 @@ import safetensors.numpy
 from tqdm import tqdm
 
 from linattn_core.errors import expected
-from linattn_models.files import replace_file
+from linattn_models.basics.files import replace_file
 from speech.audio import RATE, Channels, Samples, change_speed, read_audio, require_samples
 from speech.corpora import BadInput, Utterance
 

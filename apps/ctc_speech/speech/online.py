@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from linattn_core.errors import expected, quote
+from linattn_models.basics.validation import at_least
 from linattn_models.ctc import (
     BLANK,
     AlignedPhone,
@@ -31,7 +32,6 @@ from linattn_models.ctc import (
     stream_flush,
     stream_step,
 )
-from linattn_models.validation import at_least
 from speech.decoding import Search
 from speech.features import BINS, STEP_SECONDS
 from speech.frame_stream import FrameStream

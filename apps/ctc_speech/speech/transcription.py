@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from linattn_core.errors import expected, quote
+from linattn_models.basics.files import replace_file
 from linattn_models.ctc import Hypothesis
-from linattn_models.files import replace_file
 from speech.audio import read_audio
 from speech.decoding import Search
 from speech.features import STEP_SECONDS, Frames, filterbank, normalize

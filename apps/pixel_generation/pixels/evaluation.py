@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from linattn_models import AutoregressiveTransformer
-from linattn_models.modes import evaluating
+from linattn_models.basics.modes import evaluating
 from linattn_models.training import sum_over_processes, take_share
 from pixels.datasets import Pixels
 from pixels.tokens import Layout, TokenData, to_tokens

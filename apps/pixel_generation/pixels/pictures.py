@@ -15,8 +15,8 @@ import numpy.typing as npt
 from matplotlib.figure import Figure
 
 from linattn_models import AutoregressiveTransformer
+from linattn_models.basics.files import replace_file
 from linattn_models.decoding import choose_method
-from linattn_models.files import replace_file
 from pixels.datasets import Images, Pixels
 from pixels.sampling import Draw, complete_images, sample_images
 from pixels.tokens import Layout

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from linattn_models import AutoregressiveTransformer
-from linattn_models.modes import evaluating
+from linattn_models.basics.modes import evaluating
 from pixels.datasets import Pixels
 from pixels.tokens import Layout, to_images, to_tokens
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from linattn_models.files import temporary_prefix
+from linattn_models.basics.files import temporary_prefix
 from speech.audio import read_audio
 from speech.corpora import Corpus, CorpusFlags, Split, Utterance, synthetic
 from speech.corpora.corpus import add_phones, cut_dev

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from linattn_models import DecodingState, Transformer
-from linattn_models.block import Block
+from linattn_models.layers.block import Block
 from linattn_models.state import Cursor
 from tests.models.tiny import ATTENTIONS, tiny_config, tiny_transformer
 

@@ -13,7 +13,7 @@ from linattn_models import AutoregressiveTransformer, CharacterTokenizer, Contin
 from linattn_models.decoding.sampling import SamplingParams
 from linattn_models.decoding.stopping import Stop, TextEnd
 from linattn_models.decoding.texts import TextParts
-from linattn_models.tokenizer import decode_tokens
+from linattn_models.heads.tokenizer import decode_tokens
 from tests.models.tiny import tiny_config
 
 tokenizers = pytest.importorskip("tokenizers")

@@ -228,7 +228,7 @@ def test_a_copy_of_a_cache_continues_by_itself(copied: Callable[[Any], Any]) -> 
 def test_it_steps_past_the_rows_of_a_table(
     compiled: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("linattn_models.positions._FEWEST_ROWS", 32)
+    monkeypatch.setattr("linattn_models.tokens.positions._FEWEST_ROWS", 32)
     model = wrapped(None, "sinusoidal")
 
     out = model.generate(LEFT["input_ids"], max_new_tokens=150, do_sample=False)

@@ -18,7 +18,7 @@ import pydantic
 import soundfile
 
 from linattn_core.errors import expected
-from linattn_models.files import replace_files
+from linattn_models.basics.files import replace_files
 from speech.audio import RATE, Samples, resample
 from speech.corpora.corpus import SPLITS, Corpus, Split, Utterance
 from speech.lexicon import Lexicon, Phones, read_lexicon

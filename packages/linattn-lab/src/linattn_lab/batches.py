@@ -17,8 +17,8 @@ import torch
 from linattn_core.errors import expected
 from linattn_lab.memory import peak_memory
 from linattn_lab.throughput import Throughput
-from linattn_models.memory import available_memory, lacks_memory
-from linattn_models.validation import at_least
+from linattn_models.basics.memory import available_memory, lacks_memory
+from linattn_models.basics.validation import at_least
 
 # The ratio of rates that counts as a gain; the share of the free memory that may be used.
 WORTHWHILE = 1.05

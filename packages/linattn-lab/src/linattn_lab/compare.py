@@ -22,7 +22,7 @@ from linattn_lab.runs import make_folders, publish
 from linattn_lab.tables import name_environments, table_of
 from linattn_lab.trainings import Runs, Summary, Trainings, curves, with_steps
 from linattn_lab.updates import UpdateTimes
-from linattn_models.files import replace_file
+from linattn_models.basics.files import replace_file
 from linattn_models.training import RunFolder, TrainingFlags
 
 FILES = ("table.md", "curves.png", figures.FILE)

@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import RootModel
 
 from linattn_lab.store import read_model
-from linattn_models.files import replace_file
+from linattn_models.basics.files import replace_file
 
 FILE = "figures.json"
 

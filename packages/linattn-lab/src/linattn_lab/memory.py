@@ -11,7 +11,7 @@ from typing import TypeVar
 import psutil
 import torch
 
-from linattn_models.memory import return_free_pages
+from linattn_models.basics.memory import return_free_pages
 
 STATUS = Path("/proc/self/status")
 CLEAR_REFS = Path("/proc/self/clear_refs")

@@ -16,7 +16,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from linattn_core.errors import expected
-from linattn_models.files import replace_file
+from linattn_models.basics.files import replace_file
 from linattn_models.training import RunFolder
 from linattn_models.training.metrics import NOT_MEASURED
 

@@ -19,7 +19,7 @@ import psutil
 import torch
 
 from linattn_lab.timing import NotMeasured
-from linattn_models.memory import available_memory
+from linattn_models.basics.memory import available_memory
 
 HOUR = 3_600.0
 SHARE_OF_FREE = 0.8  # of the free memory that a process may take

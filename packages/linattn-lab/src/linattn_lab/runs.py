@@ -11,10 +11,10 @@ from typing import Any
 import numpy.typing as npt
 
 from linattn_core.errors import expected, quote
-from linattn_models.files import replace_file
+from linattn_models.basics.files import replace_file
+from linattn_models.basics.validation import json_object
 from linattn_models.training import RunFolder, write_json
 from linattn_models.training.config import flatten
-from linattn_models.validation import json_object
 
 
 def data_digest(*parts: npt.NDArray[Any]) -> str:

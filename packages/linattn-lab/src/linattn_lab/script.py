@@ -19,7 +19,7 @@ import torch
 import tyro
 
 from linattn_core.errors import expected
-from linattn_models.memory import lacks_memory
+from linattn_models.basics.memory import lacks_memory
 
 DEBUG_VARIABLE = "LINATTN_DEBUG"
 EXIT_BAD_INPUT = 2

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from linattn_core.errors import expected, quote
 from linattn_lab.machine import Limits, Machine
-from linattn_models.files import replace_files
+from linattn_models.basics.files import replace_files
 from linattn_models.training import environment
 
 DIGITS = 4  # significant digits; measurements are not more precise

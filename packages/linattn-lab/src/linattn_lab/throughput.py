@@ -14,7 +14,7 @@ from torch import Tensor
 
 from linattn_core.errors import expected
 from linattn_lab.timing import clock, time_calls
-from linattn_models.autoregressive import AutoregressiveTransformer
+from linattn_models.basics.validation import at_least
 from linattn_models.decoding import (
     CompiledDecoder,
     Draws,
@@ -27,7 +27,7 @@ from linattn_models.decoding import (
 )
 from linattn_models.heads.base import token_shape
 from linattn_models.state import Cursor
-from linattn_models.validation import at_least
+from linattn_models.tokens.autoregressive import AutoregressiveTransformer
 
 # A short step is repeated for so many seconds in total, but at most so many times.
 _SECONDS_A_POSITION = 0.05

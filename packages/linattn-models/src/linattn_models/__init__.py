@@ -36,8 +36,6 @@ from linattn_models.attention import (
     draw_rotations,
     lsh_attention,
 )
-from linattn_models.autoregressive import AutoregressiveTransformer
-from linattn_models.config import TransformerConfig
 from linattn_models.ctc import (
     AlignedPhone,
     BeamSearch,
@@ -69,11 +67,13 @@ from linattn_models.decoding import (
     compile_decoder,
 )
 from linattn_models.heads import Categorical, Head, MixtureOfLogistics, head_from_dict
-from linattn_models.seq2seq import Seq2SeqTransformer
-from linattn_models.serialization import load, load_decoder, read_config, save
+from linattn_models.heads.tokenizer import CharacterTokenizer
+from linattn_models.layers.config import TransformerConfig
+from linattn_models.layers.transformer import Transformer
+from linattn_models.saving import load, load_decoder, read_config, save
 from linattn_models.state import DecodingState, KeyValueCache, WindowCache
-from linattn_models.tokenizer import CharacterTokenizer
-from linattn_models.transformer import Transformer
+from linattn_models.tokens.autoregressive import AutoregressiveTransformer
+from linattn_models.tokens.seq2seq import Seq2SeqTransformer
 
 __version__ = "0.1.0"
 

@@ -18,9 +18,9 @@ from linattn_core.errors import expected
 from linattn_models.attention import LinearAttention
 from linattn_models.attention.base import Mixer
 from linattn_models.attention.linear import LinearMixer
-from linattn_models.autoregressive import AutoregressiveTransformer
 from linattn_models.ctc.recognizer import Recognizer
-from linattn_models.transformer import Transformer
+from linattn_models.layers.transformer import Transformer
+from linattn_models.tokens.autoregressive import AutoregressiveTransformer
 
 _ADVICE = "choose linear attention without a window and with causal_block 1"
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from linattn_core.decoder_spec import Affine, CannotCompile
 from linattn_models.attention.projections import join_heads, resolve_kv_heads, split_heads
 from linattn_models.attention.rotary import Rotation
-from linattn_models.packing import Packing, last_of
+from linattn_models.basics.packing import Packing, last_of
 from linattn_models.state import Cursor, LayerState
 
 

@@ -10,7 +10,13 @@ from typing import Any, ClassVar
 from linattn_core import feature_map_names
 from linattn_core.errors import LONGEST, expected, near, quote
 from linattn_models.attention.decay import DECAYS
-from linattn_models.validation import fields_at_least, from_fields, hash_buckets, in_range, one_of
+from linattn_models.basics.validation import (
+    fields_at_least,
+    from_fields,
+    hash_buckets,
+    in_range,
+    one_of,
+)
 
 Options = tuple[tuple[str, Any], ...]
 

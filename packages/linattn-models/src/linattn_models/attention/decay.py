@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from linattn_models.validation import one_of
+from linattn_models.basics.validation import one_of
 
 DECAYS = ("fixed", "learned")
 

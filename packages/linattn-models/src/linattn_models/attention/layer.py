@@ -20,10 +20,15 @@ from linattn_models.attention.linear import (
     zero_sums,
 )
 from linattn_models.attention.projections import join_heads, resolve_kv_heads, split_heads
-from linattn_models.description import is_plain
-from linattn_models.initialization import spread_queries_and_keys
-from linattn_models.precision import device_of, dtype_of
-from linattn_models.validation import at_least, check_vector_sequences, check_vectors, in_range
+from linattn_models.basics.initialization import spread_queries_and_keys
+from linattn_models.basics.precision import device_of, dtype_of
+from linattn_models.basics.validation import (
+    at_least,
+    check_vector_sequences,
+    check_vectors,
+    in_range,
+)
+from linattn_models.weights.description import is_plain
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -19,7 +19,6 @@ from linattn_core.decoder_spec import Affine, CannotCompile
 from linattn_core.errors import expected
 from linattn_core.feature_maps import Hedgehog
 from linattn_core.state import decay_state
-from linattn_models import description
 from linattn_models.attention.base import Mixer
 from linattn_models.attention.blocks import (
     block_lengths,
@@ -30,8 +29,9 @@ from linattn_models.attention.blocks import (
 from linattn_models.attention.config import Linear
 from linattn_models.attention.decay import Decay
 from linattn_models.attention.windowed import Window
-from linattn_models.packing import Packing, past_lengths
+from linattn_models.basics.packing import Packing, past_lengths
 from linattn_models.state import Cursor, LayerState, WindowCache
+from linattn_models.weights import description
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

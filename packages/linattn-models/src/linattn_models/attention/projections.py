@@ -8,7 +8,7 @@ from torch import Tensor
 
 from linattn_core.errors import expected
 from linattn_models.attention.rotary import Rotation, rotate
-from linattn_models.validation import as_int
+from linattn_models.basics.validation import as_int
 
 
 def split_heads(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from linattn_core.errors import expected
-from linattn_models.validation import from_fields, in_range, instance
+from linattn_models.basics.validation import from_fields, in_range, instance
 
 BASE = 10_000.0
 

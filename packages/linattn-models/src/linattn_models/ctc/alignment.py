@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from linattn_core.errors import expected
-from linattn_models.packing import past_lengths
-from linattn_models.validation import int_list, lengths_within, wrong_shape
+from linattn_models.basics.packing import past_lengths
+from linattn_models.basics.validation import int_list, lengths_within, wrong_shape
 
 BLANK = 0
 Floats = NDArray[np.float64]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from linattn_core.errors import expected, quote
-from linattn_models.files import replace_file
+from linattn_models.basics.files import replace_file
 
 START_WORD, END_WORD, UNKNOWN_WORD = "<s>", "</s>", "<unk>"
 ZERO = -99.0

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from linattn_core.errors import expected
+from linattn_models.basics.validation import at_least, in_range, lengths_within
 from linattn_models.ctc.alignment import (
     BLANK,
     AlignedPhone,
@@ -24,7 +25,6 @@ from linattn_models.ctc.alignment import (
     labeling_log_probability,
 )
 from linattn_models.ctc.prefixes import LanguageModel, Prefixes
-from linattn_models.validation import at_least, in_range, lengths_within
 
 LARGEST_BONUS = 1e9
 

@@ -8,8 +8,7 @@ from typing import Any, Protocol, Self
 
 from linattn_core.errors import expected, quote
 from linattn_models.attention import Linear, Softmax
-from linattn_models.config import TransformerConfig
-from linattn_models.validation import (
+from linattn_models.basics.validation import (
     as_int,
     boolean,
     fields_at_least,
@@ -18,6 +17,7 @@ from linattn_models.validation import (
     instance,
     one_of,
 )
+from linattn_models.layers.config import TransformerConfig
 
 SUBSAMPLINGS = (1, 4)
 POSITIONS = ("sinusoidal", "none")

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from linattn_models.packing import past_lengths
+from linattn_models.basics.packing import past_lengths
 
 
 class Subsampling(nn.Module):

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from linattn_core.errors import expected
 from linattn_core.values import can_be_read
+from linattn_models.basics.validation import integers, lengths_within, wrong_shape
 from linattn_models.ctc.alignment import BLANK, check_classes
-from linattn_models.validation import integers, lengths_within, wrong_shape
 
 
 def ctc_loss(

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linattn_core.errors import expected, quote
+from linattn_models.basics.validation import at_least, int_list
 from linattn_models.ctc.arpa import (
     END_WORD,
     START_WORD,
@@ -20,7 +21,6 @@ from linattn_models.ctc.arpa import (
     read_arpa,
     write_arpa,
 )
-from linattn_models.validation import at_least, int_list
 
 History = tuple[int, ...]
 START, END = -1, 0

@@ -9,13 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from linattn_core.errors import expected
-from linattn_models.ctc.alignment import BLANK, ctc_greedy
-from linattn_models.ctc.config import FrontConfig
-from linattn_models.ctc.front import Subsampling
-from linattn_models.ctc.loss import loss_of_outputs
-from linattn_models.packing import past_lengths
-from linattn_models.precision import dtype_of
-from linattn_models.validation import (
+from linattn_models.basics.packing import past_lengths
+from linattn_models.basics.precision import dtype_of
+from linattn_models.basics.validation import (
     at_least,
     exact_keys,
     instance,
@@ -23,6 +19,10 @@ from linattn_models.validation import (
     no_dropout,
     wrong_shape,
 )
+from linattn_models.ctc.alignment import BLANK, ctc_greedy
+from linattn_models.ctc.config import FrontConfig
+from linattn_models.ctc.front import Subsampling
+from linattn_models.ctc.loss import loss_of_outputs
 
 
 class Recognizer(nn.Module):

@@ -13,14 +13,14 @@ from torch import Tensor
 from linattn_core.errors import expected, quote
 from linattn_core.state import TensorTuple, accumulation_dtype
 from linattn_models.attention import LinearMixer, SoftmaxMixer
-from linattn_models.block import Block
+from linattn_models.basics.packing import past_lengths
+from linattn_models.basics.precision import device_of, dtype_of
+from linattn_models.basics.validation import at_least, lengths_within, no_dropout
 from linattn_models.ctc.bilstm import CTCBiLSTM
 from linattn_models.ctc.front import Convolution
 from linattn_models.ctc.recognizer import blank_past, check_frames, log_softmax_of
 from linattn_models.ctc.transformer import CTCTransformer
-from linattn_models.fingerprint import check_weights, compute_fingerprint
-from linattn_models.packing import past_lengths
-from linattn_models.precision import device_of, dtype_of
+from linattn_models.layers.block import Block
 from linattn_models.state.decoding_state import (
     as_rows,
     common_fingerprint,
@@ -28,7 +28,7 @@ from linattn_models.state.decoding_state import (
     no_such_rows,
 )
 from linattn_models.state.files import read_tensors, write_tensors
-from linattn_models.validation import at_least, lengths_within, no_dropout
+from linattn_models.weights.fingerprint import check_weights, compute_fingerprint
 
 Streaming = CTCTransformer | CTCBiLSTM
 """A recognizer that streams: a causal transformer, or an LSTM of one direction."""

@@ -7,12 +7,12 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from linattn_models.basics.precision import device_of, dtype_of
 from linattn_models.ctc.config import CTCTransformerConfig
 from linattn_models.ctc.front import Convolution
 from linattn_models.ctc.recognizer import Recognizer
-from linattn_models.positions import sinusoids
-from linattn_models.precision import device_of, dtype_of
-from linattn_models.transformer import Transformer
+from linattn_models.layers.transformer import Transformer
+from linattn_models.tokens.positions import sinusoids
 
 
 class CTCTransformer(Recognizer):

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from linattn_core.errors import expected
+from linattn_models.basics.validation import at_least
 from linattn_models.decoding.prompts import Prompt
 from linattn_models.decoding.rows import Stepper, keep_within_room, read_prompt_rows
 from linattn_models.decoding.sampling import NanCheck
 from linattn_models.heads import Categorical, Head
 from linattn_models.heads.base import at_least_single
-from linattn_models.validation import at_least
 
 
 class Hypotheses(NamedTuple):

@@ -12,15 +12,15 @@ from linattn_core import choice
 from linattn_core.autocast import autocast_dtype
 from linattn_core.decoder_spec import CannotCompile, DecoderDescription, TokenCoding
 from linattn_core.errors import expected
+from linattn_models.basics.validation import no_dropout, one_of
 from linattn_models.decoding.compile import compile_described
 from linattn_models.decoding.compiled_decoder import CompiledDecoder
 from linattn_models.decoding.generate import TokenModel
 from linattn_models.decoding.prompts import Prompt
 from linattn_models.decoding.rows import Rerun, Stepper
-from linattn_models.fingerprint import WeightsRecord, record_weights
-from linattn_models.sharded import require_whole
 from linattn_models.state import Cursor, check_end
-from linattn_models.validation import no_dropout, one_of
+from linattn_models.weights.fingerprint import WeightsRecord, record_weights
+from linattn_models.weights.sharded import require_whole
 
 DECODERS = ("auto", "eager", "compiled")
 METHODS = ("auto", "stateful", "rerun")

@@ -9,15 +9,15 @@ from torch import nn
 from linattn_core import choice, registry
 from linattn_core.decoder_spec import WEIGHTS, CannotCompile, DecoderDescription, NativeDecoder
 from linattn_core.errors import expected
-from linattn_models.config import TransformerConfig
+from linattn_models.basics.validation import at_least, one_of
 from linattn_models.decoding.compiled_decoder import CompiledDecoder
 from linattn_models.decoding.compiled_transformer import CompiledTransformer
 from linattn_models.decoding.generate import TokenModel
 from linattn_models.decoding.graph import GraphDecoder, Invert
 from linattn_models.decoding.recorders import CudaGraphRecorder, Recorder
-from linattn_models.fingerprint import compute_fingerprint
+from linattn_models.layers.config import TransformerConfig
 from linattn_models.state import DecodingState
-from linattn_models.validation import at_least, one_of
+from linattn_models.weights.fingerprint import compute_fingerprint
 
 
 class VectorModel(Protocol):

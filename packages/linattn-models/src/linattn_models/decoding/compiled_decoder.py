@@ -11,12 +11,14 @@ from torch import Tensor
 
 from linattn_core.decoder_spec import NativeDecoder
 from linattn_core.errors import expected
+from linattn_models.basics.validation import (
+    lengths_within,
+)
 from linattn_models.decoding.compiled_transformer import Compiled, advance, layers_of
 from linattn_models.decoding.generate import GenerationMixin, TokenModel
 from linattn_models.decoding.prompts import Prompt
 from linattn_models.decoding.rows import Stepper
 from linattn_models.decoding.sampling import Draws, SamplingParams, Settings
-from linattn_models.fingerprint import refuse_others
 from linattn_models.heads import Head
 from linattn_models.heads.base import check_batch, check_sequences, check_step_shape
 from linattn_models.heads.settings import PerRow
@@ -33,9 +35,7 @@ from linattn_models.state import (
     less_one,
     room_for,
 )
-from linattn_models.validation import (
-    lengths_within,
-)
+from linattn_models.weights.fingerprint import refuse_others
 
 # The most parameters that one call of several steps returns. With more of them, the time around a
 # call, which several steps save, hardly counts.

@@ -10,7 +10,13 @@ from torch import Tensor
 from linattn_core.decoder_spec import NativeDecoder
 from linattn_core.errors import expected
 from linattn_models.attention.config import Linear
-from linattn_models.config import TransformerConfig
+from linattn_models.basics.validation import (
+    at_least,
+    check_vector_sequences,
+    check_vectors,
+    lengths_within,
+)
+from linattn_models.layers.config import TransformerConfig
 from linattn_models.state import (
     START,
     DecodingState,
@@ -19,12 +25,6 @@ from linattn_models.state import (
     LayerState,
     check_prompts,
     zero_states,
-)
-from linattn_models.validation import (
-    at_least,
-    check_vector_sequences,
-    check_vectors,
-    lengths_within,
 )
 
 

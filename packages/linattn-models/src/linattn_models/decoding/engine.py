@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from linattn_core.errors import expected
+from linattn_models.basics.memory import lacks_memory
+from linattn_models.basics.validation import at_least, no_dropout
 from linattn_models.decoding.compiled_decoder import CompiledDecoder
 from linattn_models.decoding.generate import GenerationMixin, TokenModel
 from linattn_models.decoding.requests import FinishReason, Output, Request, Task, read_request
 from linattn_models.decoding.rows import Places
 from linattn_models.decoding.stopping import RowStop
 from linattn_models.heads.base import token_shape
-from linattn_models.memory import lacks_memory
-from linattn_models.sharded import require_whole
 from linattn_models.state import DecodingState
-from linattn_models.validation import at_least, no_dropout
+from linattn_models.weights.sharded import require_whole
 
 # Tokens of a prompt that are read between two steps: enough to be limited by arithmetic, few enough
 # that the steps of other rows wait little. All but the last chunk of a prompt have so many, so that

@@ -14,22 +14,22 @@ from tqdm import tqdm
 
 from linattn_core.decoder_spec import DecoderDescription
 from linattn_core.errors import expected, near
-from linattn_models.config import TransformerConfig
+from linattn_models.basics.validation import in_range
 from linattn_models.decoding.beams import Hypotheses, check_beams, search_beams
 from linattn_models.decoding.prompts import ENDLESS, Count, Prompt, Tokens, read_prompt
 from linattn_models.decoding.rows import Rows, Stepper, read_prompt_rows
 from linattn_models.decoding.sampling import Draws, NanCheck, SamplingParams, Settings
 from linattn_models.decoding.stopping import Ends, Stop, read_stop, read_stop_tokens
-from linattn_models.fingerprint import refuse_others
 from linattn_models.heads.settings import PerRow
-from linattn_models.state import DecodingState, KeyValueCache
-from linattn_models.tokenizer import (
+from linattn_models.heads.tokenizer import (
     check_tokenizer,
     decode_tokens,
     read_tokens,
     require_tokenizer,
 )
-from linattn_models.validation import in_range
+from linattn_models.layers.config import TransformerConfig
+from linattn_models.state import DecodingState, KeyValueCache
+from linattn_models.weights.fingerprint import refuse_others
 
 
 class PromptOptions(TypedDict, total=False):

@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from linattn_core.errors import expected, quote
+from linattn_models.basics.packing import past_lengths
+from linattn_models.basics.validation import as_int, at_least, boolean, lengths_within
 from linattn_models.heads import Head
 from linattn_models.heads.base import check_tokens, token_shape
-from linattn_models.packing import past_lengths
+from linattn_models.heads.tokenizer import encode_text, require_tokenizer
 from linattn_models.state import DecodingState
-from linattn_models.tokenizer import encode_text, require_tokenizer
-from linattn_models.validation import as_int, at_least, boolean, lengths_within
 
 # A number of tokens, or one for each row.
 Count = int | Sequence[int] | Tensor

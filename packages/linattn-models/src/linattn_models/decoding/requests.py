@@ -14,10 +14,10 @@ from linattn_models.decoding.generate import GenerationMixin
 from linattn_models.decoding.prompts import ENDLESS, as_tokens, read_prompt
 from linattn_models.decoding.sampling import Draws, SamplingParams, Settings
 from linattn_models.decoding.stopping import Stop, read_stop
-from linattn_models.fingerprint import refuse_others
 from linattn_models.heads.base import check_tokens, token_shape
+from linattn_models.heads.tokenizer import encode_text, require_tokenizer
 from linattn_models.state import DecodingState, check_fits, check_parameters
-from linattn_models.tokenizer import encode_text, require_tokenizer
+from linattn_models.weights.fingerprint import refuse_others
 
 # Names of the arguments of `generate` and `encode`, and the fields that they come from.
 _FIELDS = {"prefix": "prompt", "tokens": "prompt", "text": "prompt"}

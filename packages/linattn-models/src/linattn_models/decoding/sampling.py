@@ -13,6 +13,8 @@ from torch import Tensor
 
 from linattn_core.decoder_spec import Draw
 from linattn_core.errors import expected
+from linattn_models.basics.packing import past_lengths
+from linattn_models.basics.validation import as_int, as_ints, at_least
 from linattn_models.decoding.philox import AHEAD, Streams
 from linattn_models.heads import Categorical, Head
 from linattn_models.heads.base import (
@@ -23,8 +25,6 @@ from linattn_models.heads.base import (
 )
 from linattn_models.heads.filters import Filters
 from linattn_models.heads.settings import REPETITION_PENALTY, TEMPERATURE, PerRow, spread
-from linattn_models.packing import past_lengths
-from linattn_models.validation import as_int, as_ints, at_least
 
 # After so many steps on an accelerator their outputs are checked, because a stream may be endless.
 _MOST_UNREAD = 4096

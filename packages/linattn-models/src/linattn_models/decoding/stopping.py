@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from linattn_core.errors import expected, quote
+from linattn_models.basics.validation import as_ints
 from linattn_models.decoding.prompts import Prompt
 from linattn_models.decoding.rows import Rows
 from linattn_models.decoding.texts import TextParts
 from linattn_models.heads import Head
+from linattn_models.heads.tokenizer import require_tokenizer
 from linattn_models.state import DecodingState
-from linattn_models.tokenizer import require_tokenizer
-from linattn_models.validation import as_ints
 
 # Rows that have ended are dropped from the batch when they are this share of it: dropping copies
 # the states, so it is not done for each row.

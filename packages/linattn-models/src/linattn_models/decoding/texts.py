@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
-from linattn_models.tokenizer import CharacterTokenizer, decode_tokens
+from linattn_models.heads.tokenizer import CharacterTokenizer, decode_tokens
 
 _CUT = "\ufffd"  # the end of a character whose other bytes are in the next token
 # The most tokens that wait, and of a character that is not whole: it has at most 4 bytes.

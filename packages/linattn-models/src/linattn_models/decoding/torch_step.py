@@ -36,7 +36,7 @@ from linattn_core.decoder_spec import (
 from linattn_core.errors import expected
 from linattn_models.attention.rotary import Rotation, rotate, rotation_at
 from linattn_models.attention.window_states import WindowSlots, continue_windows, step_windows
-from linattn_models.packing import Packing, last_of
+from linattn_models.basics.packing import Packing, last_of
 from linattn_models.state import FixedState, WindowCache, zero_states
 
 # The dtype of the layers' products. The head's products, norms, sums and states are float32.

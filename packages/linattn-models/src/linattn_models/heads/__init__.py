@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from linattn_core.errors import expected, quote
+from linattn_models.basics.validation import exact_keys, one_of
 from linattn_models.heads.base import Head
 from linattn_models.heads.categorical import Categorical
 from linattn_models.heads.logistics import MixtureOfLogistics
-from linattn_models.validation import exact_keys, one_of
 
 _HEADS: dict[str, type[Categorical] | type[MixtureOfLogistics]] = {
     head.kind: head for head in (Categorical, MixtureOfLogistics)

@@ -13,7 +13,7 @@ from torch import Tensor
 from linattn_core.decoder_spec import Sampler
 from linattn_core.errors import expected, quote
 from linattn_core.values import can_be_read
-from linattn_models.validation import in_range
+from linattn_models.basics.validation import in_range
 
 # Lower temperatures count as 0. Logits up to 1e8, divided by this one, are finite in float32.
 LEAST_TEMPERATURE = 1e-30

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linattn_core.decoder_spec import Sampler
+from linattn_models.basics.validation import fields_at_least
 from linattn_models.heads.base import (
     Head,
     at_least_single,
@@ -21,7 +22,6 @@ from linattn_models.heads.base import (
 )
 from linattn_models.heads.filters import Filters
 from linattn_models.heads.settings import PerRow
-from linattn_models.validation import fields_at_least
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from linattn_core.decoder_spec import Sampler
 from linattn_core.errors import expected
+from linattn_models.basics.validation import fields_at_least
 from linattn_models.heads.base import (
     Head,
     at_least_single,
@@ -19,7 +20,6 @@ from linattn_models.heads.base import (
     check_tokens,
     invert,
 )
-from linattn_models.validation import fields_at_least
 
 _LOWEST_LOG_SCALE = -7.0
 

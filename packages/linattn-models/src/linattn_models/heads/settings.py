@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from linattn_core.errors import expected, quote
-from linattn_models.validation import as_int
+from linattn_models.basics.validation import as_int
 
 # For all rows, or for each one; None in a list switches the setting off in that row.
 PerRow = float | Sequence[float | None] | Tensor

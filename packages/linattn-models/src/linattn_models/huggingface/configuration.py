@@ -8,9 +8,9 @@ from typing import Any, cast
 from transformers import PreTrainedConfig
 
 from linattn_core.errors import expected
-from linattn_models.autoregressive import AutoregressiveTransformer
-from linattn_models.config import TransformerConfig
 from linattn_models.heads import Categorical
+from linattn_models.layers.config import TransformerConfig
+from linattn_models.tokens.autoregressive import AutoregressiveTransformer
 
 _SMALL = TransformerConfig(num_layers=4, num_heads=4, head_dim=64, ffn_dim=1024)
 

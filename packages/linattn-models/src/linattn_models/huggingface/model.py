@@ -14,14 +14,14 @@ from transformers.cache_utils import Cache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from linattn_core.errors import expected, quote
-from linattn_models.autoregressive import AutoregressiveTransformer
-from linattn_models.files import replace_file
+from linattn_models.basics.files import replace_file
 from linattn_models.heads.base import check_sequences
 from linattn_models.huggingface.cache import CACHE, StateLayer, either_cache, state_layer
 from linattn_models.huggingface.configuration import LinattnConfig
 from linattn_models.huggingface.padding import Padding, check_prompts, check_unpadded
 from linattn_models.huggingface.steps import Steps
 from linattn_models.state import DecodingState, check_end, less_one
+from linattn_models.tokens.autoregressive import AutoregressiveTransformer
 
 _CARD = """\
 ---

@@ -10,7 +10,7 @@ from transformers import PreTrainedConfig
 from linattn_core import FeatureMap
 from linattn_core.errors import expected, quote
 from linattn_models.huggingface.decays import Decay
-from linattn_models.model_files import compute_digest
+from linattn_models.weights.model_files import compute_digest
 
 _FIELD = "linattn_attention"
 

@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from linattn_models.basics.modes import evaluating
 from linattn_models.huggingface.cache import CACHE, StateLayer
 from linattn_models.huggingface.converted import ConvertedAttention
-from linattn_models.modes import evaluating
 
 _TOKENS, _FIRST = 8, 5
 Layers: TypeAlias = Mapping[str, ConvertedAttention]

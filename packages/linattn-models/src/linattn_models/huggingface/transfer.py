@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from linattn_core.errors import expected, quote
+from linattn_models.basics.modes import evaluating
 from linattn_models.huggingface.converted import ConvertedAttention
-from linattn_models.modes import evaluating
 
 _SCALE = 2.0**10  # of the error, so that its gradients in float16 are not rounded to 0
 

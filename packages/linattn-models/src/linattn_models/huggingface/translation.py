@@ -21,12 +21,12 @@ from linattn_core.errors import expected, quote
 from linattn_core.feature_maps import Hedgehog
 from linattn_core.feature_maps.registry import shared_feature_map
 from linattn_models.attention import Attention, Linear, Softmax
-from linattn_models.autoregressive import AutoregressiveTransformer
-from linattn_models.config import TransformerConfig
+from linattn_models.basics.modes import evaluating
 from linattn_models.huggingface.converted import ConvertedAttention, shape_of
 from linattn_models.huggingface.decays import log_decay
 from linattn_models.huggingface.names import registered
-from linattn_models.modes import evaluating
+from linattn_models.layers.config import TransformerConfig
+from linattn_models.tokens.autoregressive import AutoregressiveTransformer
 
 Tensors: TypeAlias = dict[str, Tensor]
 

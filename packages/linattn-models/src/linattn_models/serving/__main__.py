@@ -18,11 +18,11 @@ import uvicorn
 
 from linattn_core.decoder_spec import CannotCompile
 from linattn_core.errors import expected
-from linattn_models.autoregressive import AutoregressiveTransformer
 from linattn_models.decoding import CompiledDecoder, ContinuousBatch, compile_decoder
 from linattn_models.decoding.engine import CHUNK
-from linattn_models.serialization import load
+from linattn_models.saving import load
 from linattn_models.serving.app import create_app
+from linattn_models.tokens.autoregressive import AutoregressiveTransformer
 
 # Seconds for what has not ended when the server is interrupted.
 PATIENCE = 5

@@ -17,6 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from linattn_core.errors import expected, rename_subject, subject_of
+from linattn_models.basics.validation import at_least, in_range
 from linattn_models.decoding import ContinuousBatch, Request
 from linattn_models.serving.completion import Completion
 from linattn_models.serving.engine import Engine, Overloaded, Stopped
@@ -25,7 +26,6 @@ from linattn_models.serving.limits import BodyLimits, BodyReader
 from linattn_models.serving.metrics import Metrics
 from linattn_models.serving.responses import CompletionResponse, refusal
 from linattn_models.serving.states import StateStore, write_bytes
-from linattn_models.validation import at_least, in_range
 
 # Names of fields of the batch's requests, and those of a body that they come from.
 _FIELDS = {"length": "max_tokens", "text": "prompt"}

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from linattn_core.errors import LONGEST, expected, near, quote
 from linattn_models.decoding import ContinuousBatch, Request, SamplingParams
+from linattn_models.heads.tokenizer import encode_text, require_tokenizer
 from linattn_models.serving.states import StateStore, read_bytes
-from linattn_models.tokenizer import encode_text, require_tokenizer
 
 # Integers that every tensor of int64 takes, also after some additions.
 _MOST = 1 << 48

@@ -5,10 +5,10 @@ from __future__ import annotations
 from torch import Tensor
 
 from linattn_core.errors import expected
+from linattn_models.basics.validation import at_least
 from linattn_models.state.cache import LayerState
 from linattn_models.state.cursor import Cursor
 from linattn_models.state.decoding_state import DecodingState, layer_shape
-from linattn_models.validation import at_least
 
 _ADVICE = "pass a state of this model"
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from linattn_core.errors import expected
+from linattn_models.basics.validation import as_int, as_ints, at_least, instance
 from linattn_models.state.cache import KeyValueCache, LayerState, move_layer
 from linattn_models.state.cursor import Cursor
 from linattn_models.state.files import read_state_file, write_state_file
-from linattn_models.validation import as_int, as_ints, at_least, instance
 
 State = TypeVar("State")
 

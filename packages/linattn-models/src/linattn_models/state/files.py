@@ -13,7 +13,7 @@ from torch import Tensor
 
 from linattn_core import LinearAttentionState
 from linattn_core.errors import expected, quote
-from linattn_models.files import replace_file
+from linattn_models.basics.files import replace_file
 from linattn_models.state.cache import KeyValueCache, LayerState, WindowCache
 
 FORMAT = "linattn decoding state"

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from linattn_models.memory import return_free_pages
+from linattn_models.basics.memory import return_free_pages
 
 # Parameters of glibc's mallopt(3).
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4

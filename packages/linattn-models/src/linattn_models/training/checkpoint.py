@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from linattn_core.errors import expected, quote
-from linattn_models.files import new_folder, write_file
+from linattn_models.basics.files import new_folder, write_file
 
 MODEL_FILE = "model.safetensors"
 STATE_FILE = "state.pt"

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from linattn_core.errors import expected, quote
-from linattn_models.validation import as_int
+from linattn_models.basics.validation import as_int
 
 Optimizer = Literal["radam", "adam", "adamw"]
 Schedule = Literal["constant", "cosine", "trapezoid", "step", "plateau"]

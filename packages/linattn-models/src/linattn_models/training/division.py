@@ -19,9 +19,9 @@ from torch.distributed.tensor.parallel import parallelize_module
 from torch.utils.checkpoint import checkpoint
 
 from linattn_core.errors import expected
-from linattn_models.autoregressive import AutoregressiveTransformer
-from linattn_models.block import Block
+from linattn_models.layers.block import Block
 from linattn_models.parallel import ContextParallel
+from linattn_models.tokens.autoregressive import AutoregressiveTransformer
 from linattn_models.training.config import TrainingConfig
 
 

@@ -12,7 +12,7 @@ from accelerate.utils import broadcast_object_list
 from torch import Tensor
 
 from linattn_core.errors import expected
-from linattn_models.modes import evaluating
+from linattn_models.basics.modes import evaluating
 from linattn_models.training.metrics import MetricsLog, finite_or_none
 from linattn_models.training.processes import share_refusals
 from linattn_models.training.progress import Progress

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import perf_counter
 
 from linattn_core.errors import expected
-from linattn_models.files import remove_folder
+from linattn_models.basics.files import remove_folder
 from linattn_models.training.checkpoint import refuse_other_content, write_checkpoint
 from linattn_models.training.config import ENDING
 from linattn_models.training.processes import on_main_process, share_refusals

@@ -13,8 +13,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from linattn_core.errors import expected, quote
-from linattn_models.files import remove_leftovers, replace_file
-from linattn_models.modes import preserve_modes
+from linattn_models.basics.files import remove_leftovers, replace_file
+from linattn_models.basics.modes import preserve_modes
 from linattn_models.training.allocation import freed_memory_kept
 from linattn_models.training.config import TrainingConfig, fingerprint, require_same_run, run_config
 from linattn_models.training.data import Order, TrainingData

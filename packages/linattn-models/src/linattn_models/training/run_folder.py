@@ -17,10 +17,10 @@ from pydantic import BaseModel, ValidationError
 from torch import Tensor, nn
 
 from linattn_core.errors import expected
-from linattn_models.files import replace_file
+from linattn_models.basics.files import replace_file
+from linattn_models.basics.validation import json_object
 from linattn_models.training.checkpoint import MODEL_FILE, Checkpoint, read_checkpoint, require_like
 from linattn_models.training.config import fingerprint, first_fault
-from linattn_models.validation import json_object
 
 Model = TypeVar("Model", bound=nn.Module)
 

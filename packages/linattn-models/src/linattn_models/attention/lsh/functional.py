@@ -9,7 +9,7 @@ from linattn_core.errors import expected, quote
 from linattn_core.state import accumulation_dtype
 from linattn_core.torch_private import find_observer
 from linattn_models.attention.lsh.operators import lsh_attention_operator
-from linattn_models.validation import at_least, hash_buckets, lengths_within
+from linattn_models.basics.validation import at_least, hash_buckets, lengths_within
 
 _FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 # What observes a call that cannot be differentiated.

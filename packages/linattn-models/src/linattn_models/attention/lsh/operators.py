@@ -18,7 +18,7 @@ from linattn_core.state import accumulation_dtype
 from linattn_models.attention.lsh.hashing import sort_positions
 from linattn_models.attention.lsh.passes import Saved, attend, differentiate
 from linattn_models.attention.lsh.windows import Layout, Round, pad_rows
-from linattn_models.packing import past_lengths
+from linattn_models.basics.packing import past_lengths
 
 _library = torch.library.Library("linattn_models", "DEF")
 

@@ -25,7 +25,7 @@ from linattn_models import (
 )
 from linattn_models.decoding.stopping import Stop, TextEnd
 from linattn_models.decoding.texts import TextParts
-from linattn_models.tokenizer import decode_tokens, encode_text
+from linattn_models.heads.tokenizer import decode_tokens, encode_text
 from tests.models.decoding.decoders import needs_cpu_backend
 from tests.models.saved import change_config
 from tests.models.tiny import tiny_config, tiny_model, tiny_transformer

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from linattn_core.errors import expected, quote
-from linattn_models.config import TransformerConfig
+from linattn_models.basics.validation import as_int, at_least, lengths_within
 from linattn_models.decoding import (
     CompiledDecoder,
     Prompt,
@@ -18,11 +18,10 @@ from linattn_models.decoding import (
     TokenModel,
     choose_source,
 )
-from linattn_models.fingerprint import check_weights, compute_fingerprint
 from linattn_models.heads import Categorical, Head
 from linattn_models.heads.base import check_sequences, check_step_shape, check_tokens
-from linattn_models.positions import Positions
-from linattn_models.sharded import needs_whole
+from linattn_models.layers.config import TransformerConfig
+from linattn_models.layers.transformer import Transformer
 from linattn_models.state import (
     DecodingState,
     check_end,
@@ -30,9 +29,10 @@ from linattn_models.state import (
     check_positions,
     known_parameters,
 )
-from linattn_models.tied import TiedLinear
-from linattn_models.transformer import Transformer
-from linattn_models.validation import as_int, at_least, lengths_within
+from linattn_models.tokens.positions import Positions
+from linattn_models.weights.fingerprint import check_weights, compute_fingerprint
+from linattn_models.weights.sharded import needs_whole
+from linattn_models.weights.tied import TiedLinear
 
 # Standard deviation of the initial vectors: small, so that early updates can change them a lot.
 STD = 0.02

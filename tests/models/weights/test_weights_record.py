@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from linattn_models.fingerprint import compute_fingerprint, record_weights, sum_bits
+from linattn_models.weights.fingerprint import compute_fingerprint, record_weights, sum_bits
 
 HUGE = (-math.inf, 1e9, math.nan)
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int8, torch.int64, torch.bool)

@@ -15,11 +15,16 @@ import torch
 from torch import Tensor, distributed, nn
 
 from linattn_core.errors import expected, near, quote
-from linattn_models.autoregressive import AutoregressiveTransformer
+from linattn_models.basics.validation import one_of
 from linattn_models.ctc import CTCBiLSTM, CTCTransformer
 from linattn_models.decoding import CompiledDecoder, CompiledTransformer, compile_decoder
-from linattn_models.fewer_bits import FEWER_BITS, reduce_bits, restore_bits
-from linattn_models.model_files import (
+from linattn_models.heads.tokenizer import check_tokenizer, read_tokenizer, write_tokenizer
+from linattn_models.layers.transformer import Transformer
+from linattn_models.tokens.autoregressive import AutoregressiveTransformer
+from linattn_models.tokens.seq2seq import Seq2SeqTransformer
+from linattn_models.tokens.token_transformer import TokenTransformer
+from linattn_models.weights.fewer_bits import FEWER_BITS, reduce_bits, restore_bits
+from linattn_models.weights.model_files import (
     CONFIG_FILE,
     DIGEST,
     TOKENIZER_DIGEST,
@@ -29,12 +34,7 @@ from linattn_models.model_files import (
     read_model_files,
     write_model_files,
 )
-from linattn_models.seq2seq import Seq2SeqTransformer
-from linattn_models.sharded import are_sharded, gather_tensors, own_class
-from linattn_models.token_transformer import TokenTransformer
-from linattn_models.tokenizer import check_tokenizer, read_tokenizer, write_tokenizer
-from linattn_models.transformer import Transformer
-from linattn_models.validation import one_of
+from linattn_models.weights.sharded import are_sharded, gather_tensors, own_class
 
 Model = Transformer | AutoregressiveTransformer | Seq2SeqTransformer | CTCBiLSTM | CTCTransformer
 

@@ -11,18 +11,18 @@ from torch import Tensor
 
 from linattn_core.decoder_spec import DecoderDescription
 from linattn_core.errors import expected
-from linattn_models.block import Block
-from linattn_models.config import TransformerConfig
+from linattn_models.basics.validation import exact_keys, instance, key_mask_of, no_dropout
 from linattn_models.decoding import CompiledDecoder, Prompt, Stepper
 from linattn_models.heads import Categorical, Head, head_from_dict
 from linattn_models.heads.base import check_sequences
-from linattn_models.likelihood import log_probs_under, mean_loss
-from linattn_models.positions import Positions
-from linattn_models.sharded import needs_whole
+from linattn_models.layers.block import Block
+from linattn_models.layers.config import TransformerConfig
+from linattn_models.layers.transformer import Memory, Transformer
 from linattn_models.state import DecodingState, check_fits, check_layers
-from linattn_models.token_transformer import STD, TokenTransformer, embedding_of
-from linattn_models.transformer import Memory, Transformer
-from linattn_models.validation import exact_keys, instance, key_mask_of, no_dropout
+from linattn_models.tokens.likelihood import log_probs_under, mean_loss
+from linattn_models.tokens.positions import Positions
+from linattn_models.tokens.token_transformer import STD, TokenTransformer, embedding_of
+from linattn_models.weights.sharded import needs_whole
 
 
 class Seq2SeqTransformer(TokenTransformer):

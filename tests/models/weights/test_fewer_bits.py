@@ -15,7 +15,7 @@ from linattn_models import (
     load_decoder,
     save,
 )
-from linattn_models.serialization import Model
+from linattn_models.saving import Model
 from tests.models.saved import change_weights
 from tests.models.tiny import random_tokens, tiny_config, tiny_model, tiny_transformer
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from linattn_core.errors import expected
 from linattn_core.torch_private import version_of
-from linattn_models.model_files import compute_digest
+from linattn_models.weights.model_files import compute_digest
 
 # A block's sum is below 2^53 (2^31 a word, 2^12 a factor, 2^9 words), so float64 holds it exactly.
 _BLOCK, _FACTORS = 512, 4096

@@ -7,7 +7,7 @@ import torch
 
 from linattn_models import Linear, Softmax, Transformer, TransformerConfig
 from linattn_models.attention import Attention
-from linattn_models.block import Block
+from linattn_models.layers.block import Block
 
 
 def stack(**fields: object) -> Transformer:

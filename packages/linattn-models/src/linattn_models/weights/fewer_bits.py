@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from linattn_core.errors import expected
-from linattn_models.tied import TiedLinear
+from linattn_models.weights.tied import TiedLinear
 
 FEWER_BITS = ("bfloat16", "int8")
 _LEVELS = 127

@@ -12,18 +12,18 @@ from torch import Tensor
 
 from linattn_core.decoder_spec import CannotCompile, DecoderDescription, TokenCoding
 from linattn_core.errors import expected
-from linattn_models import description
 from linattn_models.attention import Attention
-from linattn_models.config import TransformerConfig
+from linattn_models.basics.packing import last_of
+from linattn_models.basics.validation import boolean, exact_keys, instance, lengths_within
 from linattn_models.heads import Categorical, Head, MixtureOfLogistics, head_from_dict
 from linattn_models.heads.base import check_sequences
-from linattn_models.likelihood import Likelihood
-from linattn_models.packing import last_of
-from linattn_models.positions import WITHOUT_VECTORS, Positions
+from linattn_models.layers.config import TransformerConfig
+from linattn_models.layers.transformer import Transformer
 from linattn_models.state import DecodingState, less_one, room_for
-from linattn_models.token_transformer import TokenTransformer
-from linattn_models.transformer import Transformer
-from linattn_models.validation import boolean, exact_keys, instance, lengths_within
+from linattn_models.tokens.likelihood import Likelihood
+from linattn_models.tokens.positions import WITHOUT_VECTORS, Positions
+from linattn_models.tokens.token_transformer import TokenTransformer
+from linattn_models.weights import description
 
 # Rows of the table of positions in a compiled decoder, for a model without a max_length.
 DEFAULT_POSITIONS = 4096

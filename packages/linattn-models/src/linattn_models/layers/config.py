@@ -12,7 +12,7 @@ from linattn_core.errors import expected
 from linattn_models.attention.config import Attention, Linear, Lsh, Softmax, attention_config
 from linattn_models.attention.projections import resolve_kv_heads
 from linattn_models.attention.rotary import BASE, Llama3Scaling
-from linattn_models.validation import (
+from linattn_models.basics.validation import (
     at_least,
     boolean,
     fields_at_least,

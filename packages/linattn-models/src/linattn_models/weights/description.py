@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from linattn_core.decoder_spec import Affine, CannotCompile, Norm
 from linattn_core.errors import expected
-from linattn_models.hooks import has_hooks
-from linattn_models.tied import TiedLinear
+from linattn_models.weights.hooks import has_hooks
+from linattn_models.weights.tied import TiedLinear
 
 
 def require(module: nn.Module, kind: type[nn.Module]) -> None:

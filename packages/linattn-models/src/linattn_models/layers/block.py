@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from linattn_core import LinearAttentionState
 from linattn_core.decoder_spec import CannotCompile, DecoderLayer
 from linattn_core.errors import expected
-from linattn_models import description
 from linattn_models.attention import (
     Attention,
     Linear,
@@ -22,10 +21,11 @@ from linattn_models.attention import (
     build_mixer,
 )
 from linattn_models.attention.rotary import Rotation
-from linattn_models.config import TransformerConfig
-from linattn_models.initialization import bound_residual_stream, spread_queries_and_keys
-from linattn_models.packing import Packing, last_of
+from linattn_models.basics.initialization import bound_residual_stream, spread_queries_and_keys
+from linattn_models.basics.packing import Packing, last_of
+from linattn_models.layers.config import TransformerConfig
 from linattn_models.state import Cursor, LayerState
+from linattn_models.weights import description
 
 
 def gelu_tanh(x: Tensor) -> Tensor:

@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from linattn_core.errors import expected, quote
-from linattn_models.files import leftovers, replace_files
-from linattn_models.validation import json_object
+from linattn_models.basics.files import leftovers, replace_files
+from linattn_models.basics.validation import json_object
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from linattn_models import DecodingState
-from linattn_models.packing import Packing, last_of
+from linattn_models.basics.packing import Packing, last_of
 from linattn_models.state import KeyValueCache
 from tests.models.tiny import (
     MAX_LENGTH,

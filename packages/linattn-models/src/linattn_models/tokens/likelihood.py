@@ -10,9 +10,9 @@ from torch import Tensor
 
 from linattn_core.errors import expected
 from linattn_core.values import can_be_read
+from linattn_models.basics.validation import lengths_within
 from linattn_models.heads import Head
 from linattn_models.heads.base import check_batch
-from linattn_models.validation import lengths_within
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

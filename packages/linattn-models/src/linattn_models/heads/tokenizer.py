@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from linattn_core.errors import expected, quote
+from linattn_models.basics.validation import int_list, json_object
 from linattn_models.heads import Categorical, Head
-from linattn_models.validation import int_list, json_object
 
 # What every tokenizer of the library `tokenizers` has, its ready-made ones too.
 _METHODS = ("encode", "decode", "get_vocab", "to_str")

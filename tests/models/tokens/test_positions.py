@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from linattn_models.positions import Positions, sinusoids
+from linattn_models.tokens.positions import Positions, sinusoids
 
 
 @pytest.mark.parametrize("embed_dim", [1, 6, 7])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from linattn_models import Transformer
-from linattn_models.block import Block
+from linattn_models.layers.block import Block
 from tests.models.tiny import ATTENTIONS, tiny_config, tiny_transformer
 
 LAYOUTS: list[dict[str, Any]] = [

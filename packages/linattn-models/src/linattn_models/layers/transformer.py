@@ -13,14 +13,20 @@ from linattn_core import LinearAttentionState
 from linattn_core.autocast import autocast_dtype
 from linattn_core.decoder_spec import CannotCompile, DecoderDescription
 from linattn_core.errors import expected
-from linattn_models import description
 from linattn_models.attention import Attention, Linear
 from linattn_models.attention.rotary import Rotation, rotation_at
-from linattn_models.block import Block, build_norm
-from linattn_models.config import TransformerConfig
-from linattn_models.hooks import refuse_hooks
-from linattn_models.packing import Packing
-from linattn_models.sharded import needs_whole
+from linattn_models.basics.packing import Packing
+from linattn_models.basics.validation import (
+    at_least,
+    check_vector_sequences,
+    check_vectors,
+    exact_keys,
+    instance,
+    key_mask_of,
+    lengths_within,
+)
+from linattn_models.layers.block import Block, build_norm
+from linattn_models.layers.config import TransformerConfig
 from linattn_models.state import (
     START,
     Cursor,
@@ -30,15 +36,9 @@ from linattn_models.state import (
     check_layers,
     check_prompts,
 )
-from linattn_models.validation import (
-    at_least,
-    check_vector_sequences,
-    check_vectors,
-    exact_keys,
-    instance,
-    key_mask_of,
-    lengths_within,
-)
+from linattn_models.weights import description
+from linattn_models.weights.hooks import refuse_hooks
+from linattn_models.weights.sharded import needs_whole
 
 # The sums of each block's cross-attention.
 Memory = tuple[LinearAttentionState, ...]

@@ -19,8 +19,8 @@ from linattn_models import (
     MixtureOfLogistics,
     TransformerConfig,
 )
+from linattn_models.basics.validation import at_least
 from linattn_models.ctc import CTCBiLSTMConfig, CTCTransformerConfig
-from linattn_models.validation import at_least
 from tests.models.tiny import seeded, tiny_config, tiny_model
 
 KINDS = (int, np.int64, np.uint8, torch.tensor)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from linattn_core.errors import expected
-from linattn_models.validation import one_of
+from linattn_models.basics.validation import one_of
 
 POSITIONS = ("learned", "sinusoidal", "rotary", "none")
 # What adds no vectors: "rotary" turns queries and keys inside the blocks.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from linattn_models.files import (
+from linattn_models.basics.files import (
     leftovers,
     remove_leftovers,
     replace_file,

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from linattn_models import memory
-from linattn_models.memory import available_memory, lacks_memory
+from linattn_models.basics import memory
+from linattn_models.basics.memory import available_memory, lacks_memory
 
 CPU = torch.device("cpu")
 

@@ -1,0 +1,1 @@
+"""What all rooms above share: checks of arguments, files, packed rows, precision, modes."""

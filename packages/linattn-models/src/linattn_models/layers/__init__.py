@@ -1,0 +1,1 @@
+"""The transformer of vectors, its blocks and its configuration."""
