@@ -1,9 +1,12 @@
-"""What `pip install ./packages/linattn` installs, and what `pip install .` answers."""
+"""What `pip install ./packages/linattn` installs, as `pip install .` does."""
 
 from __future__ import annotations
 
 import importlib
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,9 +54,13 @@ def test_names_are_those_of_the_packages() -> None:
     assert linattn.__all__ == sorted(linattn.__all__)
 
 
-def test_the_root_names_the_packages(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(repository / "packages")
-    backend = importlib.import_module("which_package")
-
-    with pytest.raises(SystemExit, match="packages/linattn"):
-        backend.build_wheel("anywhere")
+def test_the_root_builds_the_same_package(repository: Path, tmp_path: Path) -> None:
+    """For `pip install .`."""
+    program = f"import root_backend; root_backend.build_wheel({str(tmp_path)!r})"
+    path = str(repository / "packages")
+    subprocess.run(
+        [sys.executable, "-c", program], cwd=repository, env={**os.environ, "PYTHONPATH": path},
+        check=True,
+    )  # fmt: skip
+    (wheel,) = tmp_path.iterdir()
+    assert wheel.name == f"linattn-{linattn.__version__}-py3-none-any.whl"
