@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from linattn_core.decoder_spec import Sampler
 from linattn_models import AutoregressiveTransformer, DecodingState, Head, compile_decoder
 from linattn_models.decoding import SamplingParams, Settings
-from linattn_models.decoding.compile import compile_described
+from linattn_models.decoding.compiled import compile_described
 from linattn_models.decoding.recorders import EagerRecorder, Recorder
 from tests.models.decoding.tape import TapeRecorder
 from tests.models.tiny import random_tokens, tiny_config, tiny_model

@@ -27,8 +27,7 @@ from linattn_models import (
     MixtureOfLogistics,
     compile_decoder,
 )
-from linattn_models.decoding import compile as compiling
-from linattn_models.decoding import torch_step
+from linattn_models.decoding import compiled, torch_step
 from linattn_models.decoding.graph import GraphDecoder
 from linattn_models.decoding.prompts import Prompt
 from linattn_models.decoding.recorders import EagerRecorder
@@ -260,8 +259,8 @@ def test_the_decoder_of_a_model_on_a_gpu_is_a_graph(monkeypatch: pytest.MonkeyPa
     model = model_of()
     description = model.describe()
     fields = {name: getattr(description, name) for name in description.__dataclass_fields__}
-    monkeypatch.setattr(compiling, "CudaGraphRecorder", lambda device: EagerRecorder())
-    decoder = compiling.compile_described(model, OnGpu(**fields), "float32", "auto")
+    monkeypatch.setattr(compiled, "CudaGraphRecorder", lambda device: EagerRecorder())
+    decoder = compiled.compile_described(model, OnGpu(**fields), "float32", "auto")
     assert isinstance(decoder.native, GraphDecoder) and "unrecorded" in repr(decoder)
     with pytest.raises(TypeError, match=r"call load_decoder\(folder\)"):
         copy.deepcopy(decoder)

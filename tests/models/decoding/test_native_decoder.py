@@ -27,7 +27,7 @@ from linattn_models import (
     Transformer,
     compile_decoder,
 )
-from linattn_models.decoding.compile import compile_described
+from linattn_models.decoding.compiled import compile_described
 from linattn_models.decoding.recorders import EagerRecorder
 from tests.models.decoding.decoders import (
     close,

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from linattn_core import registry, use_backend
 from linattn_models import AutoregressiveTransformer, CannotCompile, Categorical
-from linattn_models.decoding import choose
+from linattn_models.decoding import compiled
 from tests.models.decoding.decoders import long_model, needs_cpu_backend
 from tests.models.tiny import seeded
 
@@ -192,11 +192,11 @@ def test_copies_know_nothing_of_packed_weights(packings: list[int], how: str) ->
 def test_nothing_outlives_the_model() -> None:
     model = long_model()
     draw(model)
-    assert model in choose._cache
-    before = len(choose._cache)
+    assert model in compiled._cache
+    before = len(compiled._cache)
     del model
     gc.collect()
-    assert len(choose._cache) < before
+    assert len(compiled._cache) < before
 
 
 def test_threads_share_one_packing(packings: list[int]) -> None:

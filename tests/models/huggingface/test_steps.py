@@ -17,7 +17,7 @@ from transformers import DynamicCache
 
 from linattn_core import use_backend
 from linattn_models import AutoregressiveTransformer
-from linattn_models.decoding.choose import FEWEST_STEPS
+from linattn_models.decoding.compiled import FEWEST_STEPS
 from linattn_models.decoding.compiled_decoder import CompiledDecoder
 from linattn_models.huggingface import LinattnForCausalLM
 from linattn_models.huggingface.steps import Steps

@@ -1,9 +1,8 @@
 """Decoding: sequences drawn token by token, and steps compiled to be fast.
 
-choose                what makes steps: the model or a compiled decoder, and a cache of the decoders
+compiled              `compile_decoder`; what makes steps: the model or a decoder, which is cached
 engine                requests that join and leave a batch between steps
 requests              what is asked of such a batch, and what comes out
-compile               `compile_decoder`
 compiled_decoder      decoders of tokens with packed weights and the interface of the model
 compiled_transformer  those of vectors
 generate              `generate`, `stream` and `beam_search`, and their loop
@@ -20,8 +19,13 @@ recorders             what records it, and runs it again
 """
 
 from linattn_models.decoding.beams import Hypotheses
-from linattn_models.decoding.choose import DECODERS, choose_decoder, choose_method, choose_source
-from linattn_models.decoding.compile import compile_decoder
+from linattn_models.decoding.compiled import (
+    DECODERS,
+    choose_decoder,
+    choose_method,
+    choose_source,
+    compile_decoder,
+)
 from linattn_models.decoding.compiled_decoder import CompiledDecoder
 from linattn_models.decoding.compiled_transformer import CompiledTransformer
 from linattn_models.decoding.engine import ContinuousBatch

@@ -10,7 +10,7 @@ from linattn_core import choice
 from linattn_core.autocast import autocast_dtype
 from linattn_core.decoder_spec import CannotCompile
 from linattn_models.decoding import CompiledDecoder
-from linattn_models.decoding.choose import FEWEST_STEPS, kept_decoder, packed_decoder
+from linattn_models.decoding.compiled import FEWEST_STEPS, kept_decoder, packed_decoder
 from linattn_models.weights.fingerprint import WeightsRecord, record_weights
 
 
