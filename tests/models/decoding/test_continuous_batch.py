@@ -287,6 +287,25 @@ def test_places_without_a_sequence_stay_at_the_start() -> None:
 
 
 @needs_cpu_backend
+@pytest.mark.parametrize("cancels", [False, True])
+def test_a_penalty_costs_nothing_after_its_request(cancels: bool) -> None:
+    """While there is one, each step is a call, because torch draws the tokens."""
+    batch = batch_of(compile_decoder(long_model()), 8)
+    sampling = SamplingParams(repetition_penalty=1.2, top_k=3)
+    first = batch.add(Request([], 9, sampling))
+    for _ in range(5):
+        batch.add(Request([], LONGEST))
+    for _ in range(2):
+        assert all(len(output.tokens) <= 2 for output in batch.step())
+    while not cancels and batch.num_seqs_running > 5:
+        batch.step()
+    if cancels:
+        batch.cancel(first)
+    outputs = [output for output in batch.step() if output.request != first]
+    assert [len(output.tokens) for output in outputs] == [4] * 5
+
+
+@needs_cpu_backend
 def test_a_step_reads_at_most_so_many_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first tokens of sequences that join count: they are read by the same step."""
     decoder = compile_decoder(long_model())

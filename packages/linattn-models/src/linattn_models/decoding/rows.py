@@ -20,6 +20,8 @@ from linattn_models.state import START, Cursor, DecodingState, LayerState
 # at most 128 rows.
 _MULTIPLE = 4
 _BLOCK = 128
+# How a row without a sequence draws.
+_NOBODY = SamplingParams(temperature=0.0, seed=0)
 
 
 class Stepper(ABC):
@@ -224,7 +226,7 @@ class Places:
         self.owners: list[Any] = [None] * first
         head = source.head
         tokens = torch.zeros((first, *token_shape(head)), dtype=torch.int64, device=device)
-        draws = start_draws(SamplingParams(temperature=0.0, seed=0), first, head, device)
+        draws = start_draws(_NOBODY, first, head, device)
         self.rows = Rows(source, start, tokens, draws)
         self._show(first)
         self._write(torch.arange(first, device=device), start)
@@ -262,6 +264,7 @@ class Places:
         """Frees a place."""
         self.owners[place] = None
         self._positions[place] = self._moves[place] = 0
+        self._clear([place])
 
     def compact(self) -> None:
         """Drops places without a sequence, as far as the number of rows stays padded.
@@ -312,7 +315,16 @@ class Places:
             self.rows.draws.select_rows(order)
             self._show(before + more)
             self._write(torch.arange(before, before + more), self._start)
+            self._clear(range(before, before + more))
         return [place for place, owner in enumerate(self.owners) if owner is None][:count]
+
+    @torch.inference_mode()
+    def _clear(self, places: Sequence[int]) -> None:
+        """Ends filters and penalties of places without a sequence; they cost time in all rows."""
+        draws, tokens = self.rows.draws, self.rows.tokens
+        if draws.has_filters or draws.reads_tokens:
+            nobody = start_draws(_NOBODY, len(places), self.rows.source.head, tokens.device)
+            draws.put(torch.tensor(places, device=tokens.device), nobody)
 
     @torch.no_grad()
     def _write(self, places: Tensor, state: DecodingState) -> None:

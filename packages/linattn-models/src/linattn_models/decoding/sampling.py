@@ -231,6 +231,8 @@ class Draws:
             self._repetitions = other._repetitions.for_none(rows)
         if self._repetitions is not None:
             self._repetitions.put(places, other._repetitions)
+            if not self._repetitions.penalizes:
+                self._repetitions = None  # as for filters, a step may draw inside again
 
 
 def start_draws(
@@ -260,6 +262,11 @@ class Repetitions:
         seen = torch.zeros(len(tokens), levels + 1, dtype=torch.bool, device=tokens.device)
         self._seen = seen.scatter_(1, tokens.masked_fill(beyond, levels), True)[:, :levels]
         self._penalty = penalty.unsqueeze(1)
+
+    @property
+    def penalizes(self) -> bool:
+        """Whether the penalty of some row changes anything."""
+        return bool((self._penalty != 1).any())
 
     def penalize(self, logits: Tensor) -> Tensor:
         """The logits (B, V) after the penalty."""
