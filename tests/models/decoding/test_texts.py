@@ -149,6 +149,20 @@ def test_a_stop_string_is_found_with_the_token_that_completes_it(
         expected = next(x for x, so_far in enumerate(text, 1) if string in so_far[len(known) :])
         end = TextEnd(Stop(strings=("never", string), tokenizer=tokenizer), before, False)
         assert next(x for x, token in enumerate(after, 1) if end.add(token)) == expected
+        assert len(end._before) <= 12  # what is kept does not grow
+
+
+@pytest.mark.parametrize("make", BYTES)
+def test_the_parts_of_a_text_end_with_whole_characters(make: Callable[[], Any]) -> None:
+    """But bytes that are no character do not wait for the end, however many there are."""
+    tokenizer = make()
+    parts = TextParts(tokenizer)
+    assert [*map(parts.add, spell(tokenizer, "é😀a"))] == ["", "é", "", "", "", "😀", "a"]
+    for text in ("x\ufffd\ufffd😀 ok", "x\ufffd\ufffd日本"):
+        assert text_after(TextParts(tokenizer), spell(tokenizer, text)) == text
+    first = spell(tokenizer, "é")[0]
+    assert "".join(parts.add(first) for _ in range(50)).count("\ufffd") > 40
+    assert len(parts._last) <= 8  # what is kept does not grow
 
 
 @pytest.mark.parametrize("make", BYTES)

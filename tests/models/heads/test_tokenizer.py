@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from linattn_models import (
     AutoregressiveTransformer,
@@ -23,8 +21,6 @@ from linattn_models import (
     load_decoder,
     save,
 )
-from linattn_models.decoding.stopping import Stop, TextEnd
-from linattn_models.decoding.texts import TextParts
 from linattn_models.heads.tokenizer import decode_tokens, encode_text
 from tests.models.decoding.decoders import needs_cpu_backend
 from tests.models.saved import change_config
@@ -130,70 +126,6 @@ def test_rows_end_where_their_text_has_a_stop_string(
         assert int(state.cursor.rows(4)[row]) == len(own) + 1
     one = model.generate(stop_strings=strings[0], **fields)
     assert torch.equal(one, model.generate(stop_strings=strings[:1], **fields))
-
-
-@given(
-    tokens=st.lists(st.integers(0, 6), max_size=300),
-    strings=st.lists(st.text("ab ", min_size=1, max_size=12), min_size=1, max_size=3),
-    make=st.sampled_from([characters, words]),
-)
-def test_a_stop_string_is_seen_in_a_long_text(
-    tokens: list[int], strings: list[str], make: Callable[[], Any]
-) -> None:
-    tokenizer = make()
-    end = TextEnd(Stop(strings=tuple(strings), tokenizer=tokenizer), (), False)
-    count = next((i for i, token in enumerate(tokens, 1) if end.add(token)), len(tokens))
-    assert count == expected_end(tokenizer, tokens, strings)
-    assert len(end._before) <= 12  # what is kept does not grow
-
-
-class Bytes:
-    """A tokenizer as of the library tokenizers: token i is byte i of a text in UTF-8."""
-
-    def decode(self, tokens: list[int], skip_special_tokens: bool) -> str:
-        return bytes(tokens).decode(errors="replace")
-
-
-def byte_fallback() -> Any:
-    """As Llama's for characters without a token: where a byte lacks, it replaces all in a row."""
-    tokenizers = pytest.importorskip("tokenizers")
-    vocabulary = {f"<0x{byte:02X}>": byte for byte in range(256)}
-    made = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, [], byte_fallback=True))
-    decoders = tokenizers.decoders
-    made.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
-    return made
-
-
-@pytest.mark.parametrize("make", [Bytes, byte_fallback])
-def test_the_parts_of_a_text_end_with_whole_characters(make: Callable[[], Any]) -> None:
-    """But bytes that are no character do not wait for the end, however many there are."""
-    text = TextParts(make())
-    assert [*map(text.add, "é😀a".encode())] == ["", "é", "", "", "", "😀", "a"]
-    assert "".join(text.add(0x80) for _ in range(50)).count("\ufffd") > 40
-    assert len(text._last) <= 8  # what is kept does not grow
-
-
-@given(text=st.text(max_size=60), make=st.sampled_from([Bytes, byte_fallback]))
-@example("\ufffd\ufffd😀 ok", Bytes)
-@example("x\ufffd\ufffd日本", byte_fallback)
-def test_the_parts_are_the_text(text: str, make: Callable[[], Any]) -> None:
-    parts = TextParts(make())
-    assert "".join(map(parts.add, text.encode())) + parts.end() == text
-
-
-@given(
-    before=st.text("aé日😀", max_size=40),
-    string=st.text("aé日😀", min_size=1, max_size=5),
-    make=st.sampled_from([Bytes, byte_fallback]),
-)
-def test_a_stop_string_of_several_bytes_is_seen(
-    before: str, string: str, make: Callable[[], Any]
-) -> None:
-    text = before + string
-    whole = text[: text.index(string) + len(string)]
-    end = TextEnd(Stop(strings=(string,), tokenizer=make()), (), False)
-    found = next(count for count, byte in enumerate(text.encode(), 1) if end.add(byte))
-    assert found == len(whole.encode())
 
 
 class Killed(BaseException):
