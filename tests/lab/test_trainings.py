@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from linattn_lab.trainings import Trainings, Variant, curves, updates_within, with_steps
-from linattn_lab.updates import UpdateTimes, measure_memory, measure_updates, read_times
+from linattn_lab.updates import UpdateTimes, measure_updates, read_times
 from linattn_models.training import RunFolder, TrainingFlags
 from tests.training.toy import Crash, CrashingData, ToyData, toy_loss, toy_model, toy_run
 
@@ -117,7 +117,6 @@ def test_updates_are_measured_for_every_model() -> None:
     times = UpdateTimes(**measure_updates(models, ToyData(), toy_loss, FLAGS, rounds=2))
     assert times.seconds.keys() == models.keys()
     assert times.rounds == 2 and times.environment["torch"] == torch.__version__
-    assert measure_memory(models, ToyData(), toy_loss, FLAGS).keys() == models.keys()
 
 
 def test_times_are_measured_once(tmp_path: Path) -> None:

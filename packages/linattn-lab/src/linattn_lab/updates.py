@@ -1,4 +1,4 @@
-"""What an update of training costs: the seconds and the memory of several models, in turns.
+"""The seconds that an update of training takes: of several models, in turns.
 
 `read_times` measures once: a comparison that continues has the same time budgets as before.
 """
@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -17,7 +16,6 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from linattn_core.errors import expected
-from linattn_lab.memory import peak_memory
 from linattn_lab.store import read_model
 from linattn_lab.timing import time_calls
 from linattn_models.training import (
@@ -66,26 +64,6 @@ def measure_updates(
                 times[name].append(_seconds_per_update(updater, turn * _UPDATES_PER_ROUND, device))
     seconds = {name: median(of_model) for name, of_model in times.items()}
     return {"seconds": seconds, "rounds": rounds, "environment": environment(device)}
-
-
-def measure_memory(
-    models: Mapping[str, nn.Module],
-    data: TrainingData,
-    loss: Loss,
-    flags: TrainingFlags,
-    order: Order | None = None,
-) -> dict[str, float]:
-    """The bytes by which the memory in use rises during an update of each model, by name.
-
-    The first update is made twice and the second one is measured; the weights change.
-    """
-    accelerator = make_accelerator(flags.config())
-    peaks = {}
-    for name, model in models.items():
-        updater = Updater(accelerator, model.train(), data, loss, flags.config(), order)
-        updater.update(0)  # allocates what the optimizer keeps
-        peaks[name] = peak_memory(accelerator.device, partial(updater.update, 0))[1]
-    return peaks
 
 
 def _seconds_per_update(updater: Updater, first: int, device: torch.device) -> float:

@@ -19,7 +19,6 @@ import uvicorn
 from linattn_core.decoder_spec import CannotCompile
 from linattn_core.errors import expected
 from linattn_models.decoding import CompiledDecoder, ContinuousBatch, compile_decoder
-from linattn_models.decoding.engine import CHUNK
 from linattn_models.saving import load
 from linattn_models.serving.app import create_app
 from linattn_models.tokens.autoregressive import AutoregressiveTransformer
@@ -64,12 +63,7 @@ def main(flags: Flags) -> None:
 
 def serve(flags: Flags, listener: socket.socket) -> None:
     """Serves the model at a socket that is bound."""
-    tokens = flags.max_num_batched_tokens
-    if tokens is None:
-        tokens = flags.max_num_seqs + CHUNK
-    batch = ContinuousBatch(
-        make_decoder(flags), max_num_seqs=flags.max_num_seqs, max_num_batched_tokens=tokens
-    )
+    batch = ContinuousBatch(make_decoder(flags), flags.max_num_seqs, flags.max_num_batched_tokens)
     name = flags.model.resolve().name if flags.name is None else flags.name
     app = create_app(batch, flags.queue, name=name)
     logging = copy.deepcopy(uvicorn.config.LOGGING_CONFIG)
