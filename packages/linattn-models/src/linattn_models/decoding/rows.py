@@ -292,7 +292,7 @@ class Places:
     def advance(self, most: int) -> tuple[Tensor, Tensor]:
         """As `Rows.advance`."""
         rows = self.rows
-        cursor = Cursor.at(self._positions[: len(self.owners)].to(rows.tokens.device))
+        cursor = Cursor.at(self._positions[: len(self.owners)]).to(rows.tokens.device)
         rows.state = replace(rows.state, cursor=cursor)
         parameters, tokens = rows.advance(most)
         self._positions += len(tokens) * self._moves
