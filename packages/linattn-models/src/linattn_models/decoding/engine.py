@@ -259,7 +259,7 @@ class ContinuousBatch:
             self._take(place, row, [step[place] for step in drawn], is_valid[place])
 
     def _most_steps(self, most: int) -> int:
-        """At most the steps that some row needs, and that no row must not make."""
+        """At most `most`: none after the end of all rows, or of one whose state is returned."""
         rows = [row for _, row in self._places.active()]
         most = min(most, max(row.left for row in rows))
         for row in rows:

@@ -188,9 +188,9 @@ class GenerationMixin(Stepper):
                 if you will continue it.
                 Each token takes one number from a counter-based generator (Philox 4x32-10), whose
                 key is the seed and whose counter is the token's position, and inverts the
-                distribution function. Batches of other sizes round logits differently; a token
-                changes only if its number is within that rounding of the end of its interval, or a
-                filter's limit within that rounding of a probability.
+                distribution function. Batches of other sizes round logits differently. This can
+                change a token only where its random number falls on the border between two tokens,
+                or a filter's limit on the probability of one.
             generator: makes the seeds of the sequences, on the model's device; the same seed of it
                 gives the same batch the same tokens. By default torch's default generator does.
             progress: show a progress bar on stderr.

@@ -80,7 +80,7 @@ class Task:
     Attributes:
         prompt: (1, P) or (1, P, 3) tokens.
         new_tokens: the most tokens to draw for each sequence.
-        position: the number of the first token that is drawn, with those of the state.
+        position: of the first token that is drawn; the tokens of the state count.
         settings: how tokens are drawn.
         stop: what ends a sequence before its last token; None for nothing.
         state: where the prompt is continued; None for the start.

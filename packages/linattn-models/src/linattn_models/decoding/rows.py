@@ -95,7 +95,7 @@ class Rows:
     def advance(self, most: int) -> tuple[Tensor, Tensor]:
         """The parameters (count, R, P) and tokens (count, R) or (count, R, 3) of 1 to `most` steps.
 
-        Nothing may read a token before the next one is drawn.
+        With `most` above 1, each step draws before anything else can read the token before.
         """
         state = keep_within_room(self.state)
         count = 1 if most == 1 else self.source.count_steps(state, self.draws, most)

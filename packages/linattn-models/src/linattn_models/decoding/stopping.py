@@ -83,7 +83,7 @@ class _Part(NamedTuple):
 class Ends:
     """Follows which sequences have ended, drops their rows, and keeps their states if wanted.
 
-    For some steps there are a few rows of sequences that have ended.
+    Rows of sequences that have ended stay for some steps, as long as they are few.
 
     Args:
         stop: what ends a sequence before its last token.
@@ -104,7 +104,7 @@ class Ends:
         self._all_go_on = True
         self._next_complete = int(steps.min())  # steps after which a sequence is complete
         self._parts: list[_Part] = []  # of the sequences that have ended, if states are kept
-        self._is_open = False  # whether sequences have a token whose end is not looked for yet
+        self._is_open = False  # whether `end` was not called yet for the last tokens
 
     def spread(self) -> Tensor:
         """The tokens of this step as (B,) or (B, 3), -1 for sequences that had ended before."""

@@ -13,7 +13,7 @@ _CUT = "\ufffd"  # the end of a character whose other bytes are in the next toke
 _MOST_WAITING, _MOST_CUT = 8, 3
 # The tokens at a prompt's end that are decoded: some character begins and ends in them.
 _TAIL = 8
-# The first tokens of a vocabulary among which one has a text.
+# So many tokens of a vocabulary are tried until one has a text.
 _TRIED = 1000
 
 
@@ -107,13 +107,13 @@ def _read_context(tokenizer: Any, prompt: Sequence[int], continues: bool) -> Seq
 
 
 def _is_character(tokenizer: Any, tokens: Sequence[int]) -> bool:
-    """Whether tokens begin with a whole character: its bytes alone are replaced one by one."""
+    """Whether tokens begin with a whole character; parts of one are replaced byte by byte."""
     counts = range(1, _MOST_CUT + 2)
     return any(decode_tokens(tokenizer, [*tokens[:x]]).count(_CUT) < x for x in counts)
 
 
 def _first_with_a_text(tokenizer: Any) -> list[int]:
-    """A token in place of others that are not decoded, so that a text does not begin after it."""
+    """A token that stands for those before, which are not decoded: a text does not begin here."""
     for token in range(_TRIED):
         text = decode_tokens(tokenizer, [token])
         if text and _CUT not in text:

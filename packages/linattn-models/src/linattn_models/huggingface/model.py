@@ -102,8 +102,9 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
 
         Args:
             input_ids: (B, N) int64, N at most max_position_embeddings. With a state in `cache`,
-                only the new tokens. A start vector takes a position of the state: as many tokens
-                leave none, and the logits after the last of them mean nothing.
+                only the new tokens. In a model with a start vector, which takes a position,
+                max_position_embeddings tokens leave no position for the last of them: the logits
+                after it mean nothing.
             attention_mask: (B, L), 0 for padding, which may be anywhere: it does not change the
                 logits of a row. L is N, or also counts the tokens of the state.
             labels: (B, N) int64, the tokens themselves, -100 where they do not count; the loss is

@@ -1,4 +1,4 @@
-"""Whether a converted model reads tokens in pieces as it reads them whole: its cache needs that."""
+"""Checks that a converted model gives the same for tokens in pieces as for all at once."""
 
 from __future__ import annotations
 

@@ -109,8 +109,8 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
         """The head's parameters for the token after each prompt, computed without a state.
 
         Args:
-            tokens: (B, N) int64, or (B, N, 3); N below `longest`; padded on the right with any
-                tokens in range.
+            tokens: (B, N) int64, or (B, N, 3); N below `longest`, or up to it without a start
+                vector; padded on the right with any tokens in range.
             lengths: (B,) int, each prompt's own length in 0..N; all N by default.
 
         Returns:

@@ -121,8 +121,8 @@ class TokenTransformer(TokenModel, nn.Module):
         """The parameters for the token after each prompt, and the state to continue from.
 
         Args:
-            tokens: (B, N) int64, or (B, N, 3); N below `longest`; padded on the right with any
-                tokens in range.
+            tokens: (B, N) int64, or (B, N, 3); N below `longest`, or up to it without a start
+                vector; padded on the right with any tokens in range.
             lengths: (B,) int, each prompt's own length in 0..N; all N by default.
             state: from `prefill`, `step`, `generate` or `read`; the tokens continue its sequences.
                 Under `torch.no_grad` a softmax cache is written in place. A model with a source
@@ -131,7 +131,7 @@ class TokenTransformer(TokenModel, nn.Module):
                 that of the model.
 
         Returns:
-            (B, P) and the new state. Its position is `lengths` + 1 (a start vector counts), or that
+            (B, P) and the new state. Its position is `lengths`, plus 1 for a start vector; or that
             of `state` plus `lengths`.
 
         Raises:
