@@ -196,3 +196,18 @@ def test_lengths_that_hooks_save_as_other_numbers_are_refused(backend: str) -> N
         out = linear_attention(*inputs, key_lengths=lengths, backend=backend)
     with pytest.raises(ValueError, match=r"^key_lengths:"):
         out.sum().backward()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize(("name", "numbers"), [("cu_seqlens", [0, 9, 64]), ("key_lengths", [64])])
+def test_lengths_that_hooks_round_are_refused_where_they_leave_the_tensors(
+    name: str, numbers: list[int], is_causal: bool, backend: str
+) -> None:
+    inputs, lengths = make_inputs(), {name: torch.tensor(numbers)}
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda x: x if x.is_floating_point() else x + 1, lambda x: x
+    ):
+        out = linear_attention(*inputs, is_causal=is_causal, backend=backend, **lengths)
+    with pytest.raises(ValueError, match=rf"^{name}:"):
+        out.sum().backward()

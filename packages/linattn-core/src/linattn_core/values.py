@@ -46,11 +46,11 @@ def restore_saved(call: AttentionCall, output: Output, grad_out: Tensor) -> Save
     would read other memory than that of the tensors. What the dtypes were is known by `grad_out`.
 
     Raises:
-        ValueError: the shapes do not fit together, or memory was freed.
+        ValueError: the shapes do not fit together, memory was freed, or lengths are out of range.
     """
     call, output = cast_saved(call, output, grad_out)
     _check_shapes(call, output, grad_out)
-    if call.key_lengths is not None and not call.is_causal:
+    if not (call.key_lengths is call.cu_seqlens is None):
         check_attention_values(call)
     return call, output
 
@@ -59,7 +59,7 @@ def cast_saved(call: AttentionCall, output: Output, grad_out: Tensor) -> SavedPa
     """The same numbers in the dtypes and on the device of the forward pass.
 
     Raises:
-        ValueError: memory that was freed. Integers are copies that nobody else has.
+        ValueError: memory that was freed.
     """
     narrow, device = grad_out.dtype, grad_out.device
     wide = accumulation_dtype(narrow)
