@@ -26,12 +26,13 @@ from benchmarks.results import FAULTS, LOST, CaseResult
 from benchmarks.runner import lost_case, measure_case
 from linattn_core.errors import expected
 from linattn_lab.machine import Limits, describe_machine, measure_limits
-from linattn_lab.processes import run_apart
+from linattn_lab.processes import HOUR, run_apart
 from linattn_lab.script import require_at_least
 from linattn_lab.store import new_record
 from linattn_lab.timing import NotMeasured
 
 RESULTS = Path("docs") / "results"
+DAY = 24 * HOUR  # that a case of whole images may take
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +106,10 @@ def _measure_all(
 def measure_apart(case: Case, settings: Settings, limits: Limits) -> CaseResult:
     """Measures a case in a process of its own, so that others go on if it crashes or hangs."""
     try:
-        return run_apart(_measure_named, case.name, settings, limits, threads=settings.threads)
+        seconds = DAY if settings.whole else HOUR
+        return run_apart(
+            _measure_named, case.name, settings, limits, threads=settings.threads, seconds=seconds
+        )
     except NotMeasured as reason:
         return lost_case(case, f"{LOST}: {reason}")
 

@@ -11,35 +11,48 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import time
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 
 from benchmarks import oracle
 from benchmarks.case import Case, Make, Method, Settings
-from benchmarks.cases.decoder_checks import check_steps
+from benchmarks.cases.decoder_checks import CHECKED_BATCH, check_compiled, check_steps
+from benchmarks.cases.decoders import pack_decoder
 from benchmarks.cases.models import Task
 from linattn_lab.batches import best_batch
 from linattn_lab.machine import Device
 from linattn_lab.throughput import Throughput, generation_throughput
 from linattn_lab.timing import NotMeasured
-from linattn_models import AutoregressiveTransformer
+from linattn_models import AutoregressiveTransformer, CompiledDecoder
 
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """A way to generate: an attention, whether its state is kept, and what makes the steps."""
+    """A way to generate: an attention, whether its state is kept, and whether it is compiled."""
 
     attention: str
     method: Literal["stateful", "rerun"] = "stateful"
-    decoder: str = "eager"
+    compiled: bool = False
+
+    def decoder(self, model: AutoregressiveTransformer) -> str | CompiledDecoder:
+        """What makes the steps of the model."""
+        return pack_decoder(model, "float32") if self.compiled else "eager"
+
+
+class Search(NamedTuple):
+    """The limits of a search: the largest batch, and the most seconds of a position."""
+
+    largest: int
+    seconds: float
 
 
 WAYS = {
     "linear": Way("linear"),
-    "linear-compiled": Way("linear", decoder="auto"),
+    "linear-compiled": Way("linear", compiled=True),
     "stateful-softmax": Way("softmax"),
     "softmax": Way("softmax", "rerun"),
     "lsh-1": Way("lsh-1", "rerun"),
@@ -51,29 +64,34 @@ SHAPES = {"mnist": Task(), "cifar10": Task(num_layers=16, length=3_072)}
 LENGTHS, BATCHES = (64, 256, 784, 1_568, 3_072), (1, 8, 64, 256)
 # Positions that are timed of an image; of two batches that are compared; of a prefix that is run
 # again where whole images were asked for.
-POSITIONS, SEARCHED, RERUN = 7, 3, 32
-LARGEST: dict[Device, int] = {"cpu": 1_024, "cuda": 10_000}
-MOST_SECONDS, CASE_SECONDS = 20.0, 120.0  # of a position of the largest batch; of a batch
+POSITIONS, SEARCHED, RERUN = 5, 3, 32
+LAPTOP = {"mnist": 512, "cifar10": 64}  # the largest batch on a CPU, unless whole images are timed
+MOST_SECONDS = 120.0  # of a batch, over length
 ONCE: dict[str, Any] = {"seconds": 0, "rounds": (1, 1)}
 
 
-def time_way(
-    way: Way, model: AutoregressiveTransformer, batch: int, steps: int | None
-) -> Throughput:
-    """Times a batch at so many positions, or at all."""
-    positions = RERUN if steps is None and way.method == "rerun" else steps
-    return generation_throughput(
-        model, batch=batch, method=way.method, decoder=way.decoder, steps=positions
-    )
-
-
-def count_positions(settings: Settings) -> int | None:
+def count_positions(way: Way, settings: Settings) -> int | None:
     """How many are timed of an image; None for all."""
-    return 2 if settings.quick else None if settings.whole else POSITIONS
+    if settings.quick:
+        return 2
+    return POSITIONS if not settings.whole else RERUN if way.method == "rerun" else None
 
 
-def check_way(way: Way, model: AutoregressiveTransformer, task: Task) -> str | None:
+def limit_search(shape: str, settings: Settings) -> Search:
+    """How far the search for the best batch of these images goes."""
+    if settings.quick:
+        return Search(2, 1.0)
+    if settings.device == "cuda":
+        return Search(10_000, 20.0 if settings.whole else 1.0)
+    return Search(1_024 if settings.whole else LAPTOP[shape], 20.0)
+
+
+@functools.cache  # for all batches
+def check_way(way: Way, task: Task) -> str | None:
     """Compares with the whole sequence in float64; what LSH sees depends on rounding."""
+    model = task.model(way.attention)
+    if way.compiled:
+        return check_compiled(model, pack_decoder(model, "float32"), CHECKED_BATCH)
     if way.method == "stateful":
         return check_steps(model)
     if way.attention != "softmax":
@@ -84,27 +102,30 @@ def check_way(way: Way, model: AutoregressiveTransformer, task: Task) -> str | N
     return oracle.find_disagreement("the prediction", ours, exact)
 
 
-def make_method(way: Way, asked: Task, settings: Settings, batch: int | None) -> Method:
-    """A batch of images, or the best batch for None, as a method whose unit is an image."""
+def make_method(way: Way, asked: Task, settings: Settings, batch: int | Search) -> Method:
+    """A batch of images, or the best one of a search, as a method whose unit is an image."""
     task = asked.for_settings(settings)
     model = task.model(way.attention)
+    generate = partial(generation_throughput, model, method=way.method, decoder=way.decoder(model))
     figures: dict[str, float] = {}
     note = ""
-    if batch is None:
-        search = partial(time_way, way, model, steps=2 if settings.quick else SEARCHED)
-        most = 2 if settings.quick else LARGEST[settings.device]
-        best = best_batch(search, model.device, largest=most, most_seconds=MOST_SECONDS)
+    if isinstance(batch, Search):
+
+        def search(size: int) -> Throughput:
+            return generate(batch=size, steps=2 if settings.quick else SEARCHED)
+
+        best = best_batch(search, model.device, largest=batch.largest, most_seconds=batch.seconds)
         batch, note = best.batch, f"batch {best.batch:,}"
         figures["largest-batch"] = best.largest_timed
-    steps, count = count_positions(settings), batch
+    steps, count = count_positions(way, settings), batch
 
     def measure() -> float:
-        timed = time_way(way, model, count, steps)
+        timed = generate(batch=count, steps=steps)
         figures["state-bytes"] = timed.state_bytes_per_sample
         return count * timed.seconds_per_sample
 
     return Method(
-        partial(check_way, way, model, task),
+        partial(check_way, way, task),
         measure=measure,
         units=count,
         note=note,
@@ -117,7 +138,9 @@ def images_case(shape: str, batch: int | None, device: Device) -> Case:
 
     def setup(settings: Settings) -> dict[str, Make]:
         return {
-            name: partial(make_method, way, SHAPES[shape], settings, batch)
+            name: partial(
+                make_method, way, SHAPES[shape], settings, batch or limit_search(shape, settings)
+            )
             for name, way in WAYS.items()
         }
 
@@ -162,7 +185,7 @@ def make_affordable(
     """A batch, unless the one before took so long that this one would take too long."""
     if taken:
         last, seconds = next(reversed(taken.items()))
-        if (expected := seconds * batch / last) > CASE_SECONDS:
+        if (expected := seconds * batch / last) > MOST_SECONDS:
             raise NotMeasured(f"expected to take {expected:,.0f} s")
     started = time.monotonic()
     method = make_method(way, task, settings, batch)
@@ -175,7 +198,7 @@ def make_affordable(
 CASES = (
     *(
         images_case(shape, batch, device)
-        for device in LARGEST
+        for device in get_args(Device)
         for shape in SHAPES
         for batch in (1, None)
     ),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from benchmarks.cases import images
 from benchmarks.cases.models import Task
 from benchmarks.runner import run_case
 from linattn_lab.timing import NotMeasured
+from linattn_models import AutoregressiveTransformer, CompiledDecoder
 from tests.benchmarks.helpers import LIMITS, QUICK
 
 
@@ -33,8 +36,25 @@ def test_batches_are_measured_as_far_as_time_allows(monkeypatch: pytest.MonkeyPa
 
 def test_a_wrong_prediction_of_a_prefix_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     task = Task(length=4).for_settings(QUICK)
-    model = task.model("softmax")
-    assert images.check_way(images.WAYS["softmax"], model, task) is None
-    right, off = type(model).predict_next, iter((0.5, 0.0))
-    monkeypatch.setattr(type(model), "predict_next", lambda self, x: right(self, x) + next(off))
-    assert images.check_way(images.WAYS["softmax"], model, task) is not None
+    check = images.check_way.__wrapped__
+    assert check(images.WAYS["softmax"], task) is None
+    right, off = AutoregressiveTransformer.predict_next, iter((0.5, 0.0))
+    monkeypatch.setattr(
+        AutoregressiveTransformer, "predict_next", lambda self, x: right(self, x) + next(off)
+    )
+    assert check(images.WAYS["softmax"], task) is not None
+
+
+def test_the_compiled_way_is_checked_by_its_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, compiled = Task(length=4).for_settings(QUICK), images.WAYS["linear-compiled"]
+    check = images.check_way.__wrapped__
+    assert check(compiled, task) is None
+    right = CompiledDecoder.step_and_sample
+
+    def step(self: CompiledDecoder, *arguments: Any, **settings: Any) -> Any:
+        parameters, *rest = right(self, *arguments, **settings)
+        return parameters + 0.5, *rest
+
+    monkeypatch.setattr(CompiledDecoder, "step_and_sample", step)
+    assert check(compiled, task) is not None
+    assert check(images.WAYS["linear"], task) is None
