@@ -143,6 +143,7 @@ STEPS_OF_WRONG_VALUES: list[Changes] = [
     {"query": torch.randn(2, 3, 1, 4)},
     {"key": torch.randn(2, 3, 5)},
     {"value": torch.randn(1, 3, 6)},
+    {"value": torch.randn(2, 3), "state": LinearAttentionState(*2 * (torch.zeros(2, 3, 4),))},
     {"inplace": True, "query": torch.randn(2, 3, 4, requires_grad=True)},
     {"key": torch.randn(2, 2, 4), "value": torch.randn(2, 2, 6), "enable_gqa": True},
     {"state": LinearAttentionState.zeros(1, 3, 4, 6)},

@@ -176,7 +176,7 @@ def _is_plain_step(call: StepCall, backend: str, enable_gqa: bool, inplace: bool
         query.shape == key.shape
         and query.dtype == key.dtype == value.dtype
         and s.dtype == z.dtype == SUMS.get(value.dtype)
-        and len(query.shape) == len(z.shape) == 3
+        and len(query.shape) == len(value.shape) == len(z.shape) == 3
         and value.shape[:2] == query.shape[:2] == z.shape[:2]
         and s.shape == (*z.shape, *value.shape[2:])
         and query.device == key.device == value.device == s.device == z.device
