@@ -60,19 +60,19 @@ def test_environments_are_named_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "estimated", "text"),
+    ("value", "text"),
     [
-        (None, False, "-"),
-        (0.6444, False, "0.644"),
-        (0.004, False, "0.00400"),
-        (142.8, False, "143"),
-        (8651.4, True, "~8,651"),
-        (3.4, False, "3.40"),
-        (999.6, False, "1,000"),
+        (None, "-"),
+        (0.6444, "0.644"),
+        (0.004, "0.00400"),
+        (142.8, "143"),
+        (8651.4, "8,651"),
+        (3.4, "3.40"),
+        (999.6, "1,000"),
     ],
 )
-def test_figures_have_three_digits(value: float | None, estimated: bool, text: str) -> None:
-    assert figure(value, estimated) == text
+def test_figures_have_three_digits(value: float | None, text: str) -> None:
+    assert figure(value) == text
 
 
 def test_units_fit_the_size() -> None:

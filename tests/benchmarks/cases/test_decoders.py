@@ -119,7 +119,7 @@ def test_methods_named_eager_generate_whole_batches_eagerly(
 
     def answer(model: AutoregressiveTransformer, **options: object) -> Throughput:
         asked.append(options["decoder"])
-        return Throughput(4.0, 0.25, [], 0, estimated=False, compiled=False)
+        return Throughput(4.0, 0.25, [], 0, compiled=False)
 
     monkeypatch.setattr(decoders, "generation_throughput", answer)
     method = decoders.generate_eagerly(attention, TASK)

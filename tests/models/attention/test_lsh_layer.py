@@ -77,4 +77,4 @@ def test_it_generates_by_rerunning() -> None:
     tokens = model.generate(prefix=prefix, method="rerun", generator=seeded())
     assert tokens.shape == (2, MAX_LENGTH) and torch.equal(tokens[:, :2], prefix)
     assert torch.equal(tokens, model.generate(prefix=prefix, generator=seeded()))
-    assert generation_throughput(model, batch=2, method="rerun", steps=2).estimated
+    assert generation_throughput(model, batch=2, method="rerun", steps=2).samples_per_second > 0

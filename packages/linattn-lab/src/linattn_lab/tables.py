@@ -66,13 +66,12 @@ def name_environments(environments: Iterable[Mapping[str, Any]]) -> str:
     return f"commit {', '.join(commits)}; {'; '.join(machines)}"
 
 
-def figure(value: float | None, estimated: bool = False) -> str:
-    """A number with three digits, after "~" if it is estimated; "-" for None."""
+def figure(value: float | None) -> str:
+    """A number with three digits; "-" for None."""
     if value is None:
         return "-"
     large = abs(_round(value)) >= 1_000
-    digits = f"{value:,.0f}" if large else f"{value:#.3g}".rstrip(".")
-    return f"~{digits}" if estimated else digits
+    return f"{value:,.0f}" if large else f"{value:#.3g}".rstrip(".")
 
 
 def decimals(value: float | None, places: int) -> str:

@@ -44,7 +44,6 @@ class Throughput:
         seconds_per_step: (position, seconds) of each timed position, for the whole batch. Where a
             compiled decoder makes several steps in one call, a mean over positions.
         state_bytes_per_sample: bytes of the state of one sequence; 0 with method "rerun".
-        estimated: whether only some positions were timed and the others interpolated.
         compiled: whether a compiled decoder made the steps; if not, the model itself.
     """
 
@@ -52,7 +51,6 @@ class Throughput:
     seconds_per_sample: float
     seconds_per_step: list[tuple[int, float]]
     state_bytes_per_sample: int
-    estimated: bool
     compiled: bool
 
     @property
@@ -114,7 +112,6 @@ def generation_throughput(
         seconds_per_sample=total / batch,
         seconds_per_step=timed,
         state_bytes_per_sample=0 if state is None else state.nbytes,
-        estimated=len(timed) < length,
         compiled=isinstance(decoder, CompiledDecoder),
     )
 
