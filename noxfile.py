@@ -164,10 +164,11 @@ def dev(session: nox.Session) -> None:
         *TEST_TOOLS, *TYPE_TOOLS, *STYLE_TOOLS, env=build_environment(settings), external=True,
     )  # fmt: skip
     native = " ".join(f"-e packages/{name}" for name in COMPILED)
+    variables = " ".join(f"{x}='{y}'" for x, y in build_environment(settings).items())
     session.log(
         f"use it by:              . {python.parent}/activate\n"
         "test what you change by: python -m pytest -x tests/core\n"
-        "compile C++ again by:    SKBUILD_BUILD_DIR='build/{cache_tag}' "
+        f"compile C++ again by:    {variables} "
         f"python -m pip install --no-build-isolation --no-deps {native}"
     )
 
