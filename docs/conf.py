@@ -34,9 +34,9 @@ extensions = [
     "sphinx_copybutton", "sphinx_design",
 ]  # fmt: skip
 copybutton_exclude = ".linenos, .gp, .go"  # neither prompts nor output
-# Tables that the READMEs of the results link to are not pages of the site.
-TABLES = ("table.md", "benchmark.md")
-exclude_patterns = ["README.md", *(f"results/**/{name}" for name in TABLES)]
+# Tables that the READMEs of the results include are not pages of the site.
+TABLE = "table.md"
+exclude_patterns = ["README.md", f"results/**/{TABLE}"]
 highlight_language = "none"  # what is Python says so
 html_theme = "furo"
 html_title = "linattn"
@@ -87,7 +87,7 @@ def relink(text: str, source: Path) -> str:
         mark, label, target, anchor = match.groups()
         path = (source.parent / target).resolve()
         path = pages().get(path, path)
-        if DOCS not in path.parents or not path.is_file() or path.name in TABLES:
+        if DOCS not in path.parents or not path.is_file() or path.name == TABLE:
             return label
         return f"{mark}[{label}]({os.path.relpath(path, page.parent)}{anchor or ''})"
 

@@ -43,9 +43,9 @@ GPUS = ("h200", "h100")
 SPEEDS = tomllib.loads((ROOT / "replication" / "speeds.toml").read_text("utf-8"))["row"]
 
 
-def write_blocks(evidence: list[Evidence], root: Path = ROOT) -> list[Path]:
+def write_blocks(evidence: list[Evidence]) -> list[Path]:
     """Fills the blocks of every document; returns the documents."""
-    documents = [root / name for name in DOCUMENTS]
+    documents = [ROOT / name for name in DOCUMENTS]
     for document in documents:
         replace_file(document, fill_blocks(document.read_text("utf-8"), evidence).encode())
     return documents

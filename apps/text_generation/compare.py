@@ -23,7 +23,7 @@ import tyro
 
 from language.data import Dataset, Texts, read_texts
 from language.presets import PRESETS, Attention, PresetName, Recipe
-from language.training import APP, train_model
+from language.training import APP, describe_run, train_model
 from linattn_lab.compare import Curve, Display, Rows, compare
 from linattn_lab.script import (
     preset_flags,
@@ -109,14 +109,9 @@ def variant(flags: Flags, texts: Texts, attention: Attention, seed: int) -> Vari
         )
 
     training = dataclasses.replace(flags.recipe.training, seed=seed)
-    recipe = flags.recipe
     settings = {
-        "attention": attention,
-        "dataset": flags.dataset,
-        "training_bytes": len(texts.training),
-        "held_out_bytes": recipe.held_out * min(recipe.length, len(texts.held_out)),
-        "data_digest": texts.digest(),
-        "model": {"transformer": recipe.transformer(attention).to_dict()},
+        **describe_run(flags.recipe, texts, attention, flags.dataset),
+        "model": {"transformer": flags.recipe.transformer(attention).to_dict()},
     }
     return Variant(f"{attention}-seed{seed}", training, train, settings)
 

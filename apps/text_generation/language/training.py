@@ -59,11 +59,7 @@ def train_model(
         describe={
             "app": APP,
             "preset": preset,
-            "dataset": dataset,
-            "attention": attention,
-            "training_bytes": len(texts.training),
-            "held_out_bytes": held_out.numel(),
-            "data_digest": texts.digest(),
+            **describe_run(recipe, texts, attention, dataset),
         },
         model_config=model.to_dict(),
     )
@@ -71,6 +67,19 @@ def train_model(
         plot_run(RunFolder(out))
         write_figures(out, summary["metrics"])
     return summary
+
+
+def describe_run(
+    recipe: Recipe, texts: Texts, attention: Attention, dataset: Dataset
+) -> dict[str, object]:
+    """What config.json has beside model and training; a resumed run must have the same."""
+    return {
+        "dataset": dataset,
+        "attention": attention,
+        "training_bytes": len(texts.training),
+        "held_out_bytes": recipe.held_out * min(recipe.length, len(texts.held_out)),
+        "data_digest": texts.digest(),
+    }
 
 
 @torch.no_grad()
