@@ -149,7 +149,7 @@ class LinearAttention(nn.Module):
             raise _unknown_argument(next(iter(unknown)))
         heads = attend_in_parts(
             self,
-            *self._project(query, key, value),
+            *self.project(query, key, value),
             is_causal=is_causal,
             attn_mask=attn_mask,
             key_lengths=key_lengths,
@@ -157,8 +157,8 @@ class LinearAttention(nn.Module):
             return_state=return_state,
         )
         if not return_state:
-            return self._join(heads)
-        return self._join(heads[0]), heads[1]
+            return self.join(heads)
+        return self.join(heads[0]), heads[1]
 
     def sums(
         self, memory: Tensor, key_lengths: Tensor | None = None, attn_mask: Tensor | None = None
@@ -206,9 +206,10 @@ class LinearAttention(nn.Module):
         groups = f", num_kv_heads={self.num_kv_heads}"
         return f"{self.embed_dim}, {self.num_heads}{groups}, head_dim={self.head_dim}"
 
-    def _project(
-        self, query: Tensor, key: Tensor | None, value: Tensor | None
+    def project(
+        self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None
     ) -> tuple[Tensor, ...]:
+        """The heads before attention: query (B, H, N, D), key and value (B, H_kv, L, D)."""
         if key is None and value is not None:
             advice = "pass both, or the query alone for self-attention"
             raise ValueError(expected("value", "a key beside it", "none", advice))
@@ -236,8 +237,8 @@ class LinearAttention(nn.Module):
         projected = F.linear(x, self.qkv.weight[rows], bias)
         return split_heads(projected, (heads,), self.head_dim)[0].transpose(1, 2)
 
-    def _join(self, heads: Tensor) -> Tensor:
-        """(B, H, N, D) -> (B, N, E)."""
+    def join(self, heads: Tensor) -> Tensor:
+        """The output of the layer from its heads after attention: (B, H, N, D) -> (B, N, E)."""
         joined: Tensor = self.out(join_heads(heads))
         return joined
 
