@@ -6,6 +6,7 @@ Transformer                  vectors in, vectors out: forward, prefill, step
 AutoregressiveTransformer    tokens in, a distribution over the next one out: loss, generate
 Categorical, MixtureOfLogistics     the distributions
 LinearAttention              a layer that replaces torch.nn.MultiheadAttention
+EncoderAttention             the same inside nn.TransformerEncoder and other modules of PyTorch
 lsh_attention                Reformer's attention, used by "lsh" models
 Seq2SeqTransformer           source tokens in, target tokens out
 CTCTransformer, CTCTransformerConfig    a recognizer of speech: log-probabilities over phones
@@ -29,6 +30,7 @@ load_decoder                 the compiled decoder of a saved model, also from we
 
 from linattn_core.decoder_spec import CannotCompile
 from linattn_models.attention import (
+    EncoderAttention,
     Linear,
     LinearAttention,
     Lsh,
@@ -92,6 +94,7 @@ __all__ = [
     "CompiledTransformer",
     "ContinuousBatch",
     "DecodingState",
+    "EncoderAttention",
     "Head",
     "Hypotheses",
     "Hypothesis",

@@ -18,6 +18,7 @@ from linattn_core import (
 from linattn_models import (
     AutoregressiveTransformer,
     CharacterTokenizer,
+    EncoderAttention,
     Linear,
     LinearAttention,
     Softmax,
@@ -34,6 +35,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AutoregressiveTransformer",
     "CharacterTokenizer",
+    "EncoderAttention",
     "Linear",
     "LinearAttention",
     "LinearAttentionState",

@@ -6,6 +6,7 @@ from typing import Any
 
 from linattn_models.attention.base import Mixer
 from linattn_models.attention.config import Attention, Linear, Lsh, Softmax, attention_config
+from linattn_models.attention.encoder import EncoderAttention
 from linattn_models.attention.layer import LinearAttention
 from linattn_models.attention.linear import LinearMixer
 from linattn_models.attention.lsh import LshMixer, draw_rotations, lsh_attention
@@ -27,6 +28,7 @@ def build_mixer(attention: Attention, num_heads: int, head_dim: int, **settings:
 
 __all__ = [
     "Attention",
+    "EncoderAttention",
     "Linear",
     "LinearAttention",
     "LinearMixer",
