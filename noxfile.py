@@ -86,7 +86,7 @@ TEST_TOOLS = (
     "cupy-cuda13x", "nvidia-cuda-nvrtc",  # compile the ladder of prototypes
     "onnxruntime", "onnxscript",  # run what torch.onnx.export makes
     "transformers", "peft",
-    *SERVING, "httpx2", "playwright",  # a browser opens the page, where Chromium is installed
+    *SERVING, "httpx2", "openai", "playwright",  # a browser opens the page, if there is Chromium
     "triton",  # compiles kernels for any GPU, and interprets them
 )  # fmt: skip
 # What a wheel has to pass: the contract's short form, every instruction set, compiled decoders.

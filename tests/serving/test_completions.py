@@ -61,6 +61,59 @@ def test_all_samples_come_over_one_connection(serve: Serve) -> None:
     assert [texts[index] for index in range(8)] == make_model().decode(expected)
 
 
+@pytest.mark.parametrize(
+    "prompts", [["abc", "b", ""], [[0, 1, 2], [1], []]], ids=["text", "tokens"]
+)
+def test_each_prompt_of_a_list_is_continued(serve: Serve, prompts: list[Any]) -> None:
+    fields: dict[str, Any] = {"max_tokens": 6, "seed": 5, "n": 2}
+
+    async def main() -> None:
+        async with serve(queue=3).client() as client:
+            alone = [await complete(client, prompt=prompt, **fields) for prompt in prompts]
+            choices = [choice for one in alone for choice in one["choices"]]
+            many = await complete(client, prompt=prompts, echo=True, **fields)
+            assert [x["tokens"] for x in many["choices"]] == [x["tokens"] for x in choices]
+            assert [x["index"] for x in many["choices"]] == list(range(6))
+            begins = ["abc", "abc", "b", "b", "", ""]
+            texts = [begin + x["text"] for begin, x in zip(begins, choices, strict=True)]
+            assert [x["text"] for x in many["choices"]] == texts
+            usage = {"prompt_tokens": 4, "completion_tokens": 36, "total_tokens": 40}
+            assert many["usage"] == usage
+            fields["stream_options"] = {"include_usage": True}
+            *parts, last = await read_events(client, prompt=prompts, echo=True, **fields)
+            assert last["choices"] == [] and last["usage"] == usage
+            for index, text in enumerate(texts):
+                own = [x for part in parts for x in part["choices"] if x["index"] == index]
+                assert "".join(x["text"] for x in own) == text
+
+    asyncio.run(main())
+
+
+def test_what_asks_for_nothing_changes_nothing(serve: Serve) -> None:
+    """Of LangChain and other clients, which send each field they know."""
+    off = {
+        "best_of": 1,
+        "frequency_penalty": 0,
+        "logit_bias": {},
+        "presence_penalty": 0.0,
+        "suffix": "",
+        "user": "me",
+        "metadata": {"key": "value"},
+        "stop": [],
+        "n": 1,
+    }
+    fields = {"prompt": ["abc"], "seed": 1}
+
+    async def main() -> list[list[int]]:
+        async with serve().client() as client:
+            bodies = [fields, {**off, **fields}, {**dict.fromkeys(off), **fields}]
+            bodies.append({**fields, "max_tokens": None, "temperature": None, "logprobs": None})
+            answers = [await complete(client, **body) for body in bodies]
+            return [answer["choices"][0]["tokens"] for answer in answers]
+
+    assert asyncio.run(main()) == [expected_tokens(16, seeds=1)[0]] * 4
+
+
 def test_nobody_gets_the_tokens_of_others(serve: Serve) -> None:
     rng = random.Random(0)
     lengths = [rng.randint(1, 60) for _ in range(40)]
@@ -81,7 +134,7 @@ def test_nobody_gets_the_tokens_of_others(serve: Serve) -> None:
 def test_a_stop_token_ends_a_sequence(serve: Serve) -> None:
     async def main() -> dict[str, Any]:
         async with serve().client() as client:
-            return await complete(client, prompt="abc", seed=1, stop_tokens=2)
+            return await complete(client, prompt="abc", seed=1, max_tokens=200, stop_tokens=2)
 
     choice = asyncio.run(main())["choices"][0]
     assert choice["finish_reason"] == "stop"
@@ -90,14 +143,32 @@ def test_a_stop_token_ends_a_sequence(serve: Serve) -> None:
 
 def test_a_stop_string_ends_a_sequence(serve: Serve) -> None:
     text = make_model().decode(expected_tokens(20, seeds=1))[0]
+    fields = {"prompt": "abc", "seed": 1, "max_tokens": 20, "stop": ["?", text[7:9]]}
 
-    async def main() -> dict[str, Any]:
+    async def main() -> tuple[dict[str, Any], list[dict[str, Any]]]:
         async with serve().client() as client:
-            return await complete(client, prompt="abc", seed=1, stop_strings=["?", text[7:9]])
+            return await complete(client, **fields), await read_events(client, **fields)
 
-    choice = asyncio.run(main())["choices"][0]
+    whole, parts = asyncio.run(main())
+    choice = whole["choices"][0]
     assert choice["finish_reason"] == "stop"
-    assert choice["text"] == text[: text.index(text[7:9]) + 2]
+    assert choice["text"] == text[: text.index(text[7:9])]
+    assert choice["tokens"] == expected_tokens(20, seeds=1)[0][: text.index(text[7:9]) + 2]
+    streamed = [choice for part in parts for choice in part["choices"]]
+    assert "".join(x["text"] for x in streamed) == choice["text"]
+
+
+def test_what_is_no_stop_string_after_all_is_sent(serve: Serve) -> None:
+    text = make_model().decode(expected_tokens(20, seeds=1))[0]
+
+    async def main() -> list[dict[str, Any]]:
+        async with serve().client() as client:
+            stop = [text[3:12] + "?", text[-2:] + "?"]
+            return await read_events(client, prompt="abc", seed=1, max_tokens=20, stop=stop)
+
+    choices = [choice for part in asyncio.run(main()) for choice in part["choices"]]
+    assert "".join(choice["text"] for choice in choices) == text
+    assert choices[-1]["finish_reason"] == "length"
 
 
 @pytest.mark.parametrize("as_bytes", [False, True])
@@ -138,9 +209,9 @@ def test_prompt_and_texts_are_the_decoded_whole(serve: Serve) -> None:
             assert text == tokenizer.decode(tokenizer.encode("a b").ids + tokens)
             for prompt in ({"prompt": "a b"}, {"prompt": "b", "state": first["state"]}):
                 free = await complete(client, **prompt, **fields)
-                string = free["choices"][0]["text"][:2]
-                one = await complete(client, stop_strings=string, **prompt, **fields)
-                assert string[0] == " " and one["choices"][0]["text"] == string
+                text = free["choices"][0]["text"]
+                one = await complete(client, stop=text[2:4], **prompt, **fields)
+                assert text[0] == " " and one["choices"][0]["text"] == text[: text.index(text[2:4])]
 
     asyncio.run(main())
 
@@ -176,23 +247,32 @@ def test_the_server_tells_about_itself(serve: Serve) -> None:
         ({"seed": 2**63}, 400, "seed"),
         ({"stop_tokens": [99]}, 400, "stop_tokens"),
         ({"stop_tokens": ["a"]}, 400, "stop_tokens"),
-        ({"stop_strings": 1}, 400, "stop_strings"),
-        ({"stop_strings": [""]}, 400, "stop_strings"),
-        ({"stop_strings": ["a"] * 65}, 400, "stop_strings"),
+        ({"stop": 1}, 400, "stop"),
+        ({"stop": [""]}, 400, "stop"),
+        ({"stop": ["a"] * 65}, 400, "stop"),
+        ({"stop": "a" * 257}, 400, "stop"),
+        ({"stream_options": 1}, 400, "stream_options"),
         ({"prompt": "XYZ"}, 400, "prompt"),
         ({"prompt": [99]}, 400, "prompt"),
-        ({"prompt": [[1, 2, 3]]}, 400, "prompt"),
+        ({"prompt": [[[1, 2, 3]]]}, 400, "prompt"),
+        ({"prompt": [1, "a"]}, 400, "prompt"),
+        ({"prompt": ["a", "XYZ"]}, 400, "prompt"),
+        ({"prompt": ["a"] * 300}, 400, "prompt"),
+        ({"prompt": [-1], "echo": True}, 400, "prompt"),
         ({"prompt": None}, 400, "prompt"),
-        ({"prompt": "a" * 400}, 400, "prompt"),
         ({"state": "none"}, 400, "state"),
         ({"state_bytes": "?"}, 400, "state_bytes"),
         ({"state_bytes": "AAAA"}, 400, "state_bytes"),
         ({"state_bytes": "é"}, 400, "state_bytes"),
         ({"state": "none", "state_bytes": "AAAA"}, 400, "state_bytes"),
         ({"prompt": {"text": "abc"}}, 400, "prompt"),
-        ({"prompt": ["abc"]}, 400, "prompt"),
         ({"seeds": 1}, 400, "seeds"),
+        ({"seeds": None}, 400, "seeds"),
         ({"frequency_penalty": 1}, 400, "frequency_penalty"),
+        ({"logit_bias": {"1": 2}}, 400, "logit_bias"),
+        ({"logprobs": 0}, 400, "logprobs"),
+        ({"best_of": 2}, 400, "best_of"),
+        ({"suffix": "a"}, 400, "suffix"),
         ({"model": "another"}, 404, "model"),
     ],
     ids=str,
@@ -249,7 +329,7 @@ def test_another_route_is_refused(serve: Serve, method: str, path: str) -> None:
     assert error["message"].startswith(f"{method} {path}: expected")
 
 
-@pytest.mark.parametrize("field", ["prompt", "stop_tokens", "stop_strings"])
+@pytest.mark.parametrize("field", ["prompt", "stop_tokens", "stop"])
 def test_a_long_list_is_read_up_to_its_first_error(field: str) -> None:
     with pytest.raises(ValidationError) as caught:
         CompletionFields.model_validate({field: [None] * 100})

@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Response
@@ -21,14 +20,20 @@ from linattn_models.basics.validation import at_least, in_range
 from linattn_models.decoding import ContinuousBatch, Request
 from linattn_models.serving.completion import Completion
 from linattn_models.serving.engine import Engine, Overloaded, Stopped
-from linattn_models.serving.fields import BODY, CompletionFields, describe_error, read_fields
+from linattn_models.serving.fields import (
+    BODY,
+    CompletionFields,
+    describe_error,
+    read_echoes,
+    read_fields,
+)
 from linattn_models.serving.limits import BodyLimits, BodyReader
 from linattn_models.serving.metrics import Metrics
 from linattn_models.serving.responses import CompletionResponse, refusal
 from linattn_models.serving.states import StateStore, write_bytes
 
 # Names of fields of the batch's requests, and those of a body that they come from.
-_FIELDS = {"length": "max_tokens", "text": "prompt"}
+_FIELDS = {"length": "max_tokens", "text": "prompt", "stop_strings": "stop"}
 _KEPT_STATES = 256
 _STOPS = "The server stops."
 
@@ -46,11 +51,10 @@ def create_app(
 ) -> FastAPI:
     """An application that answers requests for completions from one batch.
 
-    POST /v1/completions takes OpenAI's fields `model`, `prompt` (a text, or tokens), `max_tokens`,
-    `temperature`, `top_p`, `n`, `seed` and `stream`, and also `top_k`, `min_p`, `stop_tokens`,
-    `stop_strings`, `return_state`, `state` and `state_bytes`; others are refused. With `stream`,
-    the answer is server-sent events: all samples come over one connection, each choice with its
-    `index`.
+    POST /v1/completions takes OpenAI's fields, and also `top_k`, `min_p`, `stop_tokens`,
+    `return_state`, `state` and `state_bytes`. What would change the answer and is not supported is
+    refused. With `stream`, the answer is server-sent events: all samples come over one connection,
+    each choice with its `index`.
     GET /v1/states/ID is a state as a file, GET /v1/models, /health and /metrics tell about the
     server.
 
@@ -61,7 +65,8 @@ def create_app(
         most_bytes: of a request's body; larger ones are answered by 413.
         most_unfinished: bytes of all bodies that are not whole yet; more are answered by 503.
         body_time: seconds in which a body has to be whole; slower ones are answered by 408.
-        most_prompt: characters or tokens of a prompt, which is refused before it is encoded.
+        most_prompt: characters or tokens of a body's prompts, which are refused before they are
+            encoded.
         stall: seconds after which a reader of events that takes nothing is dropped.
 
     Returns:
@@ -83,7 +88,8 @@ def create_app(
         body_time,
     )
     engine = Engine(batch, queue)
-    service = _Service(name, batch, engine, Metrics(engine), StateStore(_KEPT_STATES), most_prompt)
+    states = StateStore(_KEPT_STATES)
+    service = _Service(name, batch, engine, Metrics(engine), states, most_prompt, queue)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -93,7 +99,7 @@ def create_app(
     app = FastAPI(title=name, lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.engine = engine
     _add_refusals(app, service, limits)
-    _add_completions(app, service, queue, stall)
+    _add_completions(app, service, stall)
     _add_reports(app, service)
     return app
 
@@ -108,6 +114,7 @@ class _Service:
     metrics: Metrics
     states: StateStore
     most_prompt: int
+    queue: int
 
     def refuse(
         self, status: int, message: str, field: str | None = None, **headers: str
@@ -116,9 +123,18 @@ class _Service:
         self.metrics.refuse(status)
         return refusal(status, message, field, **headers)
 
-    def completion(self, request: Request) -> Completion:
-        """The content of the answer to a request."""
-        return Completion(self.name, self.batch.decoder.tokenizer, self.states, request)
+    def read(self, fields: CompletionFields) -> tuple[list[Request], Completion]:
+        """The requests of a body, and the content of their answer."""
+        requests = read_fields(
+            fields,
+            self.batch,
+            self.states,
+            most_prompt=self.most_prompt,
+            most_prompts=self.queue,
+        )
+        tokenizer = self.batch.decoder.tokenizer
+        echoes = read_echoes(fields, self.batch, requests)
+        return requests, Completion(self.name, tokenizer, self.states, requests, echoes)
 
 
 def _add_refusals(app: FastAPI, service: _Service, limits: BodyLimits) -> None:
@@ -143,7 +159,7 @@ def _add_refusals(app: FastAPI, service: _Service, limits: BodyLimits) -> None:
         return service.refuse(error.status_code, message, **(error.headers or {}))
 
 
-def _add_completions(app: FastAPI, service: _Service, queue: int, stall: float) -> None:
+def _add_completions(app: FastAPI, service: _Service, stall: float) -> None:
     """Completions, and the states that they end in."""
     name = service.name
 
@@ -154,19 +170,19 @@ def _add_completions(app: FastAPI, service: _Service, queue: int, stall: float) 
         watch = service.metrics.begin()
         try:
             # Other clients are answered while a long text is encoded or a state is read.
-            reading = partial(read_fields, most_prompt=service.most_prompt)
-            request = await run_in_threadpool(reading, fields, service.batch, service.states)
-            stream = await service.engine.submit(request)
+            requests, completion = await run_in_threadpool(service.read, fields)
+            stream = await service.engine.submit(requests)
         except (ValueError, TypeError) as error:
             names = _FIELDS if fields.state_bytes is None else _FIELDS | {"state": "state_bytes"}
             return service.refuse(400, *_message_and_field(error, names))
         except Overloaded:
-            message = expected("the queue", f"fewer than {queue} requests", f"{queue}", "retry")
+            wanted = f"fewer than {service.queue} requests"
+            message = expected("the queue", wanted, service.engine.num_waiting, "retry")
             return service.refuse(503, message, Retry_After="1")
         except Stopped:
             return service.refuse(503, _STOPS, Retry_After="10")
-        completion = service.completion(request)
-        return CompletionResponse(stream, completion, watch, fields.stream, stall)
+        tells_usage = bool(fields.stream_options.include_usage)
+        return CompletionResponse(stream, completion, watch, fields.stream, tells_usage, stall)
 
     @app.get("/v1/states/{state}", response_model=None)
     def read_state(state: str) -> Response:  # in a thread of FastAPI's: it writes a file

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from linattn_models.decoding import Output, Request
 from linattn_models.decoding.texts import TextParts
@@ -13,16 +13,24 @@ from linattn_models.serving.states import StateStore
 
 
 class Completion:
-    """The answer to one request.
+    """The answer to the requests of one body.
 
     Args:
         model: its name.
         tokenizer: makes texts; None for tokens alone.
         states: where the states of sequences are kept.
-        request: its prompt is tokens.
+        requests: their prompts are tokens.
+        echoes: a text before those of each request, or none.
     """
 
-    def __init__(self, model: str, tokenizer: Any, states: StateStore, request: Request) -> None:
+    def __init__(
+        self,
+        model: str,
+        tokenizer: Any,
+        states: StateStore,
+        requests: Sequence[Request],
+        echoes: Sequence[str],
+    ) -> None:
         self._head = {
             "id": f"cmpl-{secrets.token_hex(12)}",
             "object": "text_completion",
@@ -30,12 +38,11 @@ class Completion:
             "model": model,
         }
         self._states = states
-        self._texts: list[TextParts] = []
-        if tokenizer is not None:
-            before = cast(Sequence[int], request.prompt), request.state is not None
-            self._texts = [TextParts(tokenizer, *before) for _ in range(request.sampling.n)]
-        self._prompt_tokens = len(request.prompt)
-        self.new_tokens = 0
+        self._tokenizer = tokenizer
+        self._requests, self._echoes = requests, echoes
+        self._texts: dict[int, _ChoiceText] = {}  # of the sequences that have tokens
+        self._prompt_tokens = sum(len(request.prompt) for request in requests)
+        self._new_tokens = 0
 
     def part(self, outputs: list[Output]) -> dict[str, Any]:
         """The content of some outputs: one choice for each sequence that has any."""
@@ -48,19 +55,66 @@ class Completion:
     def whole(self, outputs: list[Output]) -> dict[str, Any]:
         """The content of all outputs, and the numbers of tokens."""
         content = self.part(sorted(outputs, key=lambda output: output.index))
-        usage = {"prompt_tokens": self._prompt_tokens, "completion_tokens": self.new_tokens}
-        return {**content, "usage": {**usage, "total_tokens": sum(usage.values())}}
+        return {**content, "usage": self._usage()}
+
+    def end(self) -> dict[str, Any]:
+        """The numbers of tokens, after the last part."""
+        return {**self._head, "choices": [], "usage": self._usage()}
+
+    def _usage(self) -> dict[str, int]:
+        usage = {"prompt_tokens": self._prompt_tokens, "completion_tokens": self._new_tokens}
+        return {**usage, "total_tokens": sum(usage.values())}
 
     def _choice(self, index: int, outputs: list[Output]) -> dict[str, Any]:
         tokens = [token for output in outputs for token in output.tokens]
-        self.new_tokens += len(tokens)
+        self._new_tokens += len(tokens)
         last = outputs[-1]
         choice: dict[str, Any] = {"index": index, "tokens": tokens}
-        if self._texts:
-            text = self._texts[index]
-            ends = last.finish_reason is not None
-            choice["text"] = "".join(map(text.add, tokens)) + (text.end() if ends else "")
+        if self._tokenizer is not None:
+            choice["text"] = self._text(index).add(tokens, last.finish_reason is not None)
         choice["finish_reason"] = last.finish_reason
         if last.state is not None:
             choice["state"] = self._states.put(last.state)
         return choice
+
+    def _text(self, index: int) -> _ChoiceText:
+        if index not in self._texts:
+            place = index // self._requests[0].sampling.n
+            echo = self._echoes[place] if self._echoes else ""
+            self._texts[index] = _ChoiceText(self._tokenizer, self._requests[place], echo)
+        return self._texts[index]
+
+
+class _ChoiceText:
+    """The text of a sequence up to its first stop string, part by part.
+
+    Args:
+        tokenizer: decodes.
+        request: of the sequence.
+        echo: comes first.
+    """
+
+    def __init__(self, tokenizer: Any, request: Request, echo: str) -> None:
+        prompt: Any = request.prompt
+        self._parts = TextParts(tokenizer, prompt, request.state is not None)
+        self._strings: Any = request.stop_strings or ()
+        self._echo, self._waiting = echo, ""
+
+    def add(self, tokens: Sequence[int], ends: bool) -> str:
+        """The text that new tokens add; what may become a stop string waits."""
+        new = "".join(map(self._parts.add, tokens)) + (self._parts.end() if ends else "")
+        text = self._waiting + new
+        cut = self._find_stop(text, ends)
+        echo, self._echo, self._waiting = self._echo, "", text[cut:]
+        return echo + text[:cut]
+
+    def _find_stop(self, text: str, ends: bool) -> int:
+        """Where a stop string begins, or may begin with text that has not come yet."""
+        places = [place for string in self._strings if (place := text.find(string)) >= 0]
+        if places or ends:
+            return min(places, default=len(text))
+        longest = max(map(len, self._strings), default=0)
+        for place in range(max(0, len(text) - longest + 1), len(text)):
+            if any(string.startswith(text[place:]) for string in self._strings):
+                return place
+        return len(text)

@@ -6,7 +6,8 @@ import asyncio
 import queue
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from linattn_models.decoding import ContinuousBatch, Output, Request
@@ -21,22 +22,31 @@ class Stopped(Exception):
 
 
 class Stream:
-    """The outputs of one request, read in the event loop that asked for them.
+    """The outputs of some requests, read in the event loop that asked for them.
 
     Args:
-        engine: where the request is.
-        count: sequences of the request.
+        engine: where the requests are.
+        requests: their sequences are numbered from the first to the last.
     """
 
-    def __init__(self, engine: Engine, count: int) -> None:
+    def __init__(self, engine: Engine, requests: Sequence[Request]) -> None:
         self.loop = asyncio.get_running_loop()
-        self.request: int | None = None  # its id in the batch
+        self.requests = requests
+        self.first: dict[
+            int, int
+        ] = {}  # the first sequence of each request, by its id in the batch
         self.added: asyncio.Future[None] = self.loop.create_future()
         self._engine = engine
-        self._left = count
+        self._left = sum(request.sampling.n for request in requests)
+        self._answered: set[int] = set()
         self._outputs: list[Output] = []
         self._news = asyncio.Event()
         self._is_stopped = False
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests without an output so far."""
+        return len(self.requests) - len(self._answered)
 
     async def read(self) -> list[Output]:
         """The outputs that are new, at least one; an empty list after the last.
@@ -54,8 +64,12 @@ class Stream:
 
     def push(self, outputs: list[Output]) -> None:
         """Takes the outputs of a step, in the loop."""
-        self._engine.waiting.discard(self)
-        self._outputs += outputs
+        for output in outputs:
+            self._answered.add(output.request)
+            index = self.first[output.request] + output.index
+            self._outputs.append(replace(output, index=index))
+        if not self.num_waiting:
+            self._engine.waiting.discard(self)
         self._left -= _count_ended(outputs)
         self._news.set()
 
@@ -83,7 +97,7 @@ class Engine:
         most_waiting: requests that may wait for their first token.
 
     Attributes:
-        waiting: the streams without an output so far; of the event loop.
+        waiting: the streams with requests that have no output so far; of the event loop.
     """
 
     def __init__(self, batch: ContinuousBatch, most_waiting: int) -> None:
@@ -101,22 +115,27 @@ class Engine:
         """Whether requests are taken."""
         return not self._is_stopping and (self._thread is None or self._thread.is_alive())
 
-    async def submit(self, request: Request) -> Stream:
-        """Adds a request.
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for their first token."""
+        return sum(stream.num_waiting for stream in tuple(self.waiting))
+
+    async def submit(self, requests: Sequence[Request]) -> Stream:
+        """Adds all of the requests, or none.
 
         Raises:
             Overloaded: too many wait.
             Stopped: the thread has ended.
             ValueError, TypeError: as `ContinuousBatch.add`.
         """
-        stream = Stream(self, request.sampling.n)
+        stream = Stream(self, requests)
         with self._lock:  # event loops of several threads may ask, and the thread may just end
             if not self.is_alive:
                 raise Stopped
-            if len(self.waiting) >= self._most_waiting:
+            if self.num_waiting + len(requests) > self._most_waiting:
                 raise Overloaded
             self.waiting.add(stream)
-            self._commands.put(partial(self._add, request, stream))
+            self._commands.put(partial(self._add, stream))
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name="linattn-engine", daemon=True
@@ -133,7 +152,7 @@ class Engine:
         return stream
 
     def cancel(self, stream: Stream) -> None:
-        """Ends a request; its rows are free after the step that runs."""
+        """Ends the requests; their rows are free after the step that runs."""
         self._commands.put(partial(self._cancel, stream))
 
     def stop(self) -> None:
@@ -164,25 +183,30 @@ class Engine:
         while not self._commands.empty():
             self._commands.get()()
 
-    def _add(self, request: Request, stream: Stream) -> None:
+    def _add(self, stream: Stream) -> None:
         if self._is_stopping:
             _call(stream, stream.stop)
             return
         try:
-            number = self.batch.add(request)
+            first = 0
+            for request in stream.requests:
+                number = self.batch.add(request)
+                self._streams[number] = stream
+                stream.first[number] = first
+                first += request.sampling.n
         except (ValueError, TypeError) as error:
+            self._cancel(stream)
             _call(stream, partial(_fail, stream.added, error))
             return
         except BaseException:
             _call(stream, stream.stop)
             raise
-        stream.request = number
-        self._streams[number] = stream
         _call(stream, partial(_finish, stream.added))
 
     def _cancel(self, stream: Stream) -> None:
-        if stream.request is not None and self._streams.pop(stream.request, None) is not None:
-            self.batch.cancel(stream.request)
+        for number in stream.first:
+            if self._streams.pop(number, None) is not None:
+                self.batch.cancel(number)
 
     def _deliver(self, outputs: list[Output]) -> None:
         by_request: dict[int, list[Output]] = defaultdict(list)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+import torch
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from linattn_core.errors import LONGEST, expected, near, quote
 from linattn_models.decoding import ContinuousBatch, Request, SamplingParams
-from linattn_models.heads.tokenizer import encode_text, require_tokenizer
+from linattn_models.heads.base import check_tokens, token_shape
+from linattn_models.heads.tokenizer import decode_tokens, encode_text, require_tokenizer
 from linattn_models.serving.states import StateStore, read_bytes
 
 # Integers that every tensor of int64 takes, also after some additions.
@@ -18,31 +20,55 @@ _MOST = 1 << 48
 Integer = Annotated[int, Field(ge=-_MOST, le=_MOST)]
 # A list is read up to its first error: the errors of a large one would take far more memory.
 Integers = Annotated[list[Integer], Field(fail_fast=True)]
-Tokens = Annotated[list[Integer | Integers], Field(fail_fast=True)]
+Prompts = Annotated[list[str | Integer | Integers], Field(fail_fast=True)]
 # Each is looked for in the text of each new token, in the thread that steps all requests.
-_MOST_STRINGS = 64
-Strings = Annotated[list[str], Field(fail_fast=True, max_length=_MOST_STRINGS)]
+_MOST_STRINGS, _LONGEST_STRING = 64, 256
+String = Annotated[str, Field(max_length=_LONGEST_STRING)]
+Strings = Annotated[list[String], Field(fail_fast=True, max_length=_MOST_STRINGS)]
 # What a body has to be.
 BODY = "a JSON object in UTF-8, with Content-Type: application/json"
 _WANTED = {
-    "prompt": "a text, or a list of tokens",
+    "prompt": "a text, a list of tokens, or a list of such prompts",
     "stop_tokens": "a token, or a list of tokens",
-    "stop_strings": f"a text, or a list of at most {_MOST_STRINGS} texts",
+    "stop": f"at most {_MOST_STRINGS} texts of at most {_LONGEST_STRING} characters",
 }
-# OpenAI's fields that have another name here.
-_RENAMED = {"stop": "pass stop_strings"}
+# OpenAI's fields that are not supported, and the values beside null that ask for nothing.
+_OFF: dict[str, tuple[Any, ...]] = {
+    "best_of": (1,),
+    "frequency_penalty": (0,),
+    "logit_bias": ({},),
+    "logprobs": (),
+    "presence_penalty": (0,),
+    "suffix": ("",),
+}
+# OpenAI's fields that do not change an answer.
+_IGNORED = {"metadata", "safety_identifier", "service_tier", "store", "user"}
+
+
+class StreamOptions(BaseModel):
+    """How events are sent.
+
+    Attributes:
+        include_usage: whether the numbers of tokens come in a last event.
+    """
+
+    model_config = ConfigDict(strict=True)
+
+    include_usage: bool | None = False
 
 
 class CompletionFields(BaseModel):
     """The body of a POST to /v1/completions; names as in OpenAI's, where it has them.
 
+    Null stands for the default.
+
     Attributes:
-        prompt: a text, for a model with a tokenizer, or tokens.
-        max_tokens: the most new tokens; by default as many as the model's `max_length` leaves.
-        n: sequences drawn from the prompt.
+        prompt: a text, for a model with a tokenizer, or tokens; or several of them.
+        max_tokens: the most new tokens.
+        n: sequences drawn from each prompt.
+        stop: each of these texts ends a sequence whose new text contains it, and is cut off.
         stop_tokens: each ends a sequence.
-        stop_strings: each ends a sequence whose new text contains it; the text comes with it. At
-            most 64.
+        echo: whether texts begin with that of their prompt.
         return_state: whether each sequence comes with the id of the state after its last token.
         state: the id of a state, which the prompt continues.
         state_bytes: in place of it, the bytes of /v1/states/ID in base64.
@@ -51,8 +77,8 @@ class CompletionFields(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     model: str | None = None
-    prompt: str | Tokens = ""
-    max_tokens: int | None = Field(None, ge=1, le=_MOST)
+    prompt: str | Prompts = ""
+    max_tokens: int = Field(16, ge=1, le=_MOST)
     temperature: float = 1.0
     top_k: Integer | None = None
     top_p: float | None = None
@@ -60,30 +86,52 @@ class CompletionFields(BaseModel):
     seed: int | None = None
     n: int = Field(1, ge=1, le=_MOST)
     stop_tokens: Integer | Integers | None = None
-    stop_strings: str | Strings | None = None
+    stop: String | Strings = ""
+    echo: bool = False
     stream: bool = False
+    stream_options: StreamOptions = StreamOptions()
     return_state: bool = False
     state: str | None = None
     state_bytes: str | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out(cls, body: Any) -> Any:
+        """Leaves out what asks for nothing."""
+        if not isinstance(body, dict):
+            return body
+        known = (cls.model_fields.keys() | _OFF) - {"prompt"}
+        return {
+            name: value
+            for name, value in body.items()
+            if name not in _IGNORED
+            and not (value is None and name in known)
+            and value not in _OFF.get(name, ())
+        }
+
 
 def read_fields(
-    fields: CompletionFields, batch: ContinuousBatch, states: StateStore, *, most_prompt: int
-) -> Request:
-    """The request of a batch, whose `add` checks the numbers.
+    fields: CompletionFields,
+    batch: ContinuousBatch,
+    states: StateStore,
+    *,
+    most_prompt: int,
+    most_prompts: int,
+) -> list[Request]:
+    """The requests of a batch, whose `add` checks the numbers: one for each prompt.
 
     Raises:
-        ValueError: a state that is not known, a text without a tokenizer, or a prompt of more than
-            `most_prompt` characters or tokens, or of more tokens than the model has positions.
+        ValueError: a state that is not known, a text without a tokenizer, more than `most_prompts`
+            prompts, or prompts of more than `most_prompt` characters or tokens together, or one of
+            more tokens than the model has positions.
     """
-    prompt: Any = fields.prompt
-    _check_length(prompt, most_prompt, "characters" if isinstance(prompt, str) else "tokens")
-    if isinstance(prompt, str):
-        prompt = _encode(prompt, batch) if prompt else []
+    prompts = _list_prompts(fields.prompt, token_shape(batch.decoder.head))
+    _check_length(len(prompts), most_prompts, "prompts")
+    _check_length(sum(map(len, prompts)), most_prompt, "characters or tokens")
+    rows = [_encode(prompt, batch) if isinstance(prompt, str) else prompt for prompt in prompts]
     # Not only in `add`, which would do it in the thread that steps all requests.
     longest = batch.decoder.longest
-    _check_length(prompt, most_prompt if longest is None else longest, "tokens")
-    length = None if fields.max_tokens is None else len(prompt) + fields.max_tokens
+    _check_length(max(map(len, rows)), most_prompt if longest is None else longest, "tokens")
     sampling = SamplingParams(
         fields.temperature, fields.top_k, fields.top_p, fields.min_p, fields.seed, fields.n
     )
@@ -92,15 +140,37 @@ def read_fields(
     state = None if fields.state is None else states.get(fields.state)
     if fields.state_bytes is not None:
         state = read_bytes(_decode(fields.state_bytes)).to(batch.decoder.device)
-    return Request(
-        prompt,
-        length,
-        sampling,
-        fields.stop_tokens,
-        state,
-        fields.return_state,
-        fields.stop_strings,
-    )
+    strings = [fields.stop] if isinstance(fields.stop, str) and fields.stop else fields.stop
+    return [
+        Request(
+            row,
+            len(row) + fields.max_tokens,
+            sampling,
+            fields.stop_tokens,
+            state,
+            fields.return_state,
+            strings or None,
+        )
+        for row in rows
+    ]
+
+
+def read_echoes(
+    fields: CompletionFields, batch: ContinuousBatch, requests: list[Request]
+) -> list[str]:
+    """The texts of the prompts, where answers begin with them; else none.
+
+    Raises:
+        ValueError: no tokenizer, or a token that the model does not have.
+    """
+    if not fields.echo:
+        return []
+    tokenizer, head = batch.decoder.tokenizer, batch.decoder.head
+    require_tokenizer("echo", tokenizer)
+    rows: list[Any] = [request.prompt for request in requests]
+    for row in filter(None, rows):
+        check_tokens(head, torch.tensor(row), what="prompt")
+    return [decode_tokens(tokenizer, row) for row in rows]
 
 
 def describe_error(error: Mapping[str, Any]) -> tuple[str, str | None]:
@@ -110,20 +180,33 @@ def describe_error(error: Mapping[str, Any]) -> tuple[str, str | None]:
         reason = error.get("ctx", {}).get("error", quote(error["input"]))
         return expected("the body", BODY, reason), None
     names = CompletionFields.model_fields
+    if field in _OFF:
+        wanted = " or ".join(["null", *map(quote, _OFF[field])])
+        return expected(field, wanted, quote(error["input"]), "it is not supported"), field
     if field not in names:
-        advice = _RENAMED.get(field) or near(field, names)
-        return expected(field, "a known field", "another", advice), field
+        return expected(field, "a known field", "another", near(field, names)), field
     if field in _WANTED:
         return expected(field, _WANTED[field], quote(error["input"])), field
     return f"{field}: {error['msg']}", field
 
 
-def _check_length(prompt: Sized, most: int, what: str) -> None:
-    if len(prompt) > most:
-        raise ValueError(expected("prompt", f"at most {most:,} {what}", f"{len(prompt):,}"))
+def _list_prompts(prompt: str | list[Any], shape: tuple[int, ...]) -> list[str | list[Any]]:
+    """The prompts of the field; `shape` is that of a token."""
+    if isinstance(prompt, str) or all(isinstance(item, list if shape else int) for item in prompt):
+        return [prompt]
+    if any(isinstance(item, int) for item in prompt):
+        raise ValueError(expected("prompt", _WANTED["prompt"], "tokens beside prompts"))
+    return prompt
+
+
+def _check_length(length: int, most: int, what: str) -> None:
+    if length > most:
+        raise ValueError(expected("prompt", f"at most {most:,} {what}", f"{length:,}"))
 
 
 def _encode(text: str, batch: ContinuousBatch) -> list[int]:
+    if not text:
+        return []
     require_tokenizer("prompt", batch.decoder.tokenizer)
     return encode_text(batch.decoder.tokenizer, text)
 

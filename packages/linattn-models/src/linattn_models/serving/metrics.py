@@ -28,7 +28,7 @@ class Metrics:
         running = Gauge("linattn_running_sequences", "Sequences in rows", registry=self._registry)
         running.set_function(lambda: engine.batch.num_seqs_running)
         waiting = Gauge("linattn_waiting_requests", "Requests waiting", registry=self._registry)
-        waiting.set_function(lambda: len(engine.waiting))
+        waiting.set_function(lambda: engine.num_waiting)
 
     def begin(self) -> Watch:
         """Starts to measure a request."""

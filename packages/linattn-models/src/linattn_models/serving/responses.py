@@ -36,17 +36,25 @@ class CompletionResponse(Response):
         completion: their content.
         watch: counts them.
         streams: whether each part is sent at once.
+        tells_usage: whether the numbers of tokens are sent after the last part.
         stall: seconds after which a client that takes nothing is dropped.
     """
 
     def __init__(
-        self, stream: Stream, completion: Completion, watch: Watch, streams: bool, stall: float
+        self,
+        stream: Stream,
+        completion: Completion,
+        watch: Watch,
+        streams: bool,
+        tells_usage: bool,
+        stall: float,
     ) -> None:
         super().__init__()
         self._stream = stream
         self._completion = completion
         self._watch = watch
         self._streams = streams
+        self._tells_usage = tells_usage
         self._stall = stall
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -76,6 +84,8 @@ class CompletionResponse(Response):
             while new := await self._stream.read():
                 self._watch.add(new)
                 await self._send_event(send, json.dumps(self._completion.part(new)))
+            if self._tells_usage:
+                await self._send_event(send, json.dumps(self._completion.end()))
             await self._send_event(send, "[DONE]")
         except Stopped:
             error = {"error": {"message": "The server stops.", "field": None}}
