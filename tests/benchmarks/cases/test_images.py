@@ -34,15 +34,18 @@ def test_batches_are_measured_as_far_as_time_allows(monkeypatch: pytest.MonkeyPa
     assert taken.keys() == {1}
 
 
-def test_a_wrong_prediction_of_a_prefix_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = Task(length=4).for_settings(QUICK)
+@pytest.mark.parametrize("name", ["softmax", "lsh-1", "lsh-4"])
+def test_a_wrong_prediction_of_a_prefix_is_found(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    task, way = Task(2, 2, 2, 8, 32, length=80), images.WAYS[name]
     check = images.check_way.__wrapped__
-    assert check(images.WAYS["softmax"], task) is None
+    assert check(way, task) is None
     right, off = AutoregressiveTransformer.predict_next, iter((0.5, 0.0))
     monkeypatch.setattr(
         AutoregressiveTransformer, "predict_next", lambda self, x: right(self, x) + next(off)
     )
-    assert check(images.WAYS["softmax"], task) is not None
+    assert check(way, task) is not None
 
 
 def test_the_compiled_way_is_checked_by_its_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
