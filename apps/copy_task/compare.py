@@ -72,7 +72,7 @@ def main() -> None:
     if not flags.resume:
         trainings.refuse_runs()
     display = Display(
-        [COLUMNS], CURVES, read_losses, ylabel="cross-entropy, nats per symbol", log_scale=True
+        COLUMNS, CURVES, read_losses, ylabel="cross-entropy, nats per symbol", log_scale=True
     )
     print(compare(trainings, display, publish_to=flags.publish))
 

@@ -118,7 +118,7 @@ def main(flags: Flags) -> None:
     trainings = Trainings(out, variants, lambda of: "dev_phoneme_error_rate" in of["metrics"])
     trainings = trainings.within(budget.seconds, budget.pace(trainings.names))
     display = Display(
-        [COLUMNS], CURVES, read_errors, "phoneme error rate, dev set", log_scale=True, first="model"
+        COLUMNS, CURVES, read_errors, "phoneme error rate, dev set", log_scale=True, first="model"
     )
     train = not flags.finished
     print(compare(trainings, display, budget=budget, publish_to=flags.publish, train=train))

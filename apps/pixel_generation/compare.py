@@ -119,7 +119,7 @@ def main(flags: Flags) -> None:
     )
     budget = plan_budget(flags, times)
     display = Display(
-        [columns(flags.dataset)],
+        columns(flags.dataset),
         CURVES,
         read_figures,
         ylabel="bits/dim, validation images",

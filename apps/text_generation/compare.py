@@ -75,7 +75,7 @@ def main() -> None:
     if not flags.resume:
         trainings.refuse_runs()
     display = Display(
-        [columns(flags.all_seeds())],
+        columns(flags.all_seeds()),
         [Curve("updates", "loss")],
         figures=lambda rows: {f"{x}/loss": run["metrics"]["loss"] for x, run in rows.items()},
         ylabel="held out, nats per byte",

@@ -62,18 +62,18 @@ class Display:
     """What a comparison shows.
 
     Attributes:
-        tables: the columns of each table.
+        columns: of the table.
         curves: the panels of curves.png.
         figures: those of all rows, by name.
         ylabel, log_scale: of the picture's y-axis.
         summarize: the summary of a run that has ended.
-        merge: makes the rows of the tables of those of the runs.
-        notes: what stands below the tables.
+        merge: makes the rows of the table of those of the runs.
+        notes: what stands below the table.
         first: the title of the first column.
         show: the runs of the picture, of all that were trained.
     """
 
-    tables: Sequence[Columns]
+    columns: Columns
     curves: Sequence[Curve]
     figures: Callable[[Rows], Mapping[str, float | None]]
     ylabel: str
@@ -141,10 +141,10 @@ def compare(
     make_folders(trainings.out, publish_to)
     compared = train_runs(trainings, budget) if train else _find_ended(trainings)
     rows = read_rows(compared, display, budget)
-    tables = [table_of(display.merge(rows), each, first=display.first) for each in display.tables]
+    table = table_of(display.merge(rows), display.columns, first=display.first)
     absent = [f"{name} ({how_far})" for name, how_far in compared.absent.items()]
     notes = [display.notes(rows), *([f"Not in the table: {'; '.join(absent)}."] if absent else [])]
-    text = "\n".join([*tables, *notes]).rstrip() + "\n"
+    text = "\n".join([table, *notes]).rstrip() + "\n"
     out = trainings.out
     _draw(out / "curves.png", compared, display, budget)
     figures.write_figures(out, display.figures(rows))
