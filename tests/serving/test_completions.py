@@ -221,6 +221,10 @@ def test_the_server_tells_about_itself(serve: Serve) -> None:
         async with serve(name="tiny").client() as client:
             await complete(client, prompt="abc", max_tokens=5, n=2)
             models = (await client.get("/v1/models")).json()
+            assert (await client.get("/v1/models/tiny")).json() == models["data"][0]
+            assert (await client.get("/v1/models/an/other")).status_code == 404
+            for route in ("/health", "/v1/models", "/v1/models/tiny"):
+                assert (await client.head(route)).status_code == 200
             health = (await client.get("/health")).text
             return models, health, (await client.get("/metrics")).text
 
@@ -288,7 +292,8 @@ def test_a_wrong_field_is_named(
             return response.json()["error"]
 
     error = asyncio.run(main())
-    assert error["field"] == field
+    assert error["param"] == field and error["type"] == "invalid_request_error"
+    assert error["code"] == ("model_not_found" if field == "model" else None)
     assert error["message"].startswith(f"{field}: ")
 
 
@@ -301,7 +306,7 @@ def test_a_state_of_other_weights_in_a_body_is_named(serve: Serve) -> None:
     async def main() -> Any:
         async with serve().client() as client:
             response = await client.post("/v1/completions", json={"state_bytes": content})
-            return response.status_code, response.json()["error"]["field"]
+            return response.status_code, response.json()["error"]["param"]
 
     assert asyncio.run(main()) == (400, "state_bytes")
 

@@ -112,7 +112,7 @@ def test_a_long_prompt_is_refused_before_the_batch_sees_it(
         async with serve(batch, most_prompt=50_000).client() as client:
             answer = await client.post("/v1/completions", json={"prompt": prompt})
             error = answer.json()["error"]
-            assert answer.status_code == 400 and error["field"] == "prompt"
+            assert answer.status_code == 400 and error["param"] == "prompt"
             assert "at most" in error["message"]
 
     asyncio.run(main())

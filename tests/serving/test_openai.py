@@ -49,7 +49,10 @@ def test_stop_is_cut_off(client: openai.OpenAI) -> None:
 
 
 def test_a_refusal_is_an_error_with_a_sentence(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match="frequency_penalty: expected null or 0"):
+    with pytest.raises(openai.BadRequestError, match="penalty: expected null or 0") as caught:
         client.completions.create(model="tiny", prompt="abc", frequency_penalty=1.0)
-    with pytest.raises(openai.NotFoundError, match="another"):
+    assert caught.value.param == "frequency_penalty"
+    with pytest.raises(openai.NotFoundError, match="another") as caught:
         client.completions.create(model="another", prompt="abc")
+    assert caught.value.code == "model_not_found"
+    assert client.models.retrieve("tiny") == client.models.list().data[0]

@@ -14,8 +14,9 @@ from fastapi import Request as HttpRequest
 from fastapi.exceptions import RequestValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
 
-from linattn_core.errors import expected, rename_subject, subject_of
+from linattn_core.errors import expected, quote, rename_subject, subject_of
 from linattn_models.basics.validation import at_least, in_range
 from linattn_models.decoding import ContinuousBatch, Request
 from linattn_models.serving.completion import Completion
@@ -55,8 +56,8 @@ def create_app(
     `return_state`, `state` and `state_bytes`. What would change the answer and is not supported is
     refused. With `stream`, the answer is server-sent events: all samples come over one connection,
     each choice with its `index`.
-    GET /v1/states/ID is a state as a file, GET /v1/models, /health and /metrics tell about the
-    server.
+    GET /v1/states/ID is a state as a file. GET /v1/models, /v1/models/ID, /health and /metrics tell
+    about the server.
 
     Args:
         batch: owned by the application from now on, and stepped in a thread.
@@ -123,6 +124,10 @@ class _Service:
         self.metrics.refuse(status)
         return refusal(status, message, field, **headers)
 
+    def refuse_model(self, name: str) -> Response:
+        """An answer to a wrong model."""
+        return self.refuse(404, expected("model", repr(self.name), quote(name)), "model")
+
     def read(self, fields: CompletionFields) -> tuple[list[Request], Completion]:
         """The requests of a body, and the content of their answer."""
         requests = read_fields(
@@ -161,12 +166,11 @@ def _add_refusals(app: FastAPI, service: _Service, limits: BodyLimits) -> None:
 
 def _add_completions(app: FastAPI, service: _Service, stall: float) -> None:
     """Completions, and the states that they end in."""
-    name = service.name
 
     @app.post("/v1/completions", response_model=None)
     async def complete(fields: CompletionFields) -> Response:
-        if fields.model not in (None, name):
-            return service.refuse(404, expected("model", repr(name), repr(fields.model)), "model")
+        if fields.model not in (None, service.name):
+            return service.refuse_model(fields.model)
         watch = service.metrics.begin()
         try:
             # Other clients are answered while a long text is encoded or a state is read.
@@ -196,13 +200,18 @@ def _add_completions(app: FastAPI, service: _Service, stall: float) -> None:
 def _add_reports(app: FastAPI, service: _Service) -> None:
     """What the server tells about itself."""
     created = int(time.time())
+    model = {"id": service.name, "object": "model", "created": created, "owned_by": "linattn"}
+    methods = ["GET", "HEAD"]
 
-    @app.get("/v1/models")
+    @app.api_route("/v1/models", methods=methods)
     async def list_models() -> dict[str, Any]:
-        model = {"id": service.name, "object": "model", "created": created, "owned_by": "linattn"}
         return {"object": "list", "data": [model]}
 
-    @app.get("/health", response_model=None)
+    @app.api_route("/v1/models/{name:path}", methods=methods, response_model=None)
+    async def tell_model(name: str) -> Response:
+        return JSONResponse(model) if name == service.name else service.refuse_model(name)
+
+    @app.api_route("/health", methods=methods, response_model=None)
     async def tell_health() -> Response:
         if not service.engine.is_alive:
             return refusal(503, _STOPS)

@@ -25,7 +25,14 @@ _HEADERS = [
 def refusal(status: int, message: str, field: str | None = None, **headers: str) -> JSONResponse:
     """An answer with an error."""
     names = {name.replace("_", "-"): value for name, value in headers.items()}
-    return JSONResponse({"error": {"message": message, "field": field}}, status, names)
+    return JSONResponse(_describe_error(status, message, field), status, names)
+
+
+def _describe_error(status: int, message: str, field: str | None = None) -> dict[str, Any]:
+    """The content of an error, as OpenAI's clients read it."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    code = "model_not_found" if (status, field) == (404, "model") else None
+    return {"error": {"message": message, "type": kind, "param": field, "code": code}}
 
 
 class CompletionResponse(Response):
@@ -88,7 +95,7 @@ class CompletionResponse(Response):
                 await self._send_event(send, json.dumps(self._completion.end()))
             await self._send_event(send, "[DONE]")
         except Stopped:
-            error = {"error": {"message": "The server stops.", "field": None}}
+            error = _describe_error(503, "The server stops.")
             await self._send_event(send, json.dumps(error))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
