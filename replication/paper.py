@@ -96,7 +96,7 @@ def main(flags: Flags) -> None:
 
 
 def select(words: Sequence[str]) -> tuple[list[Claim], list[str]]:
-    """The claims and the experiments that are asked for, and what these stand beside."""
+    """The claims that are asked for, and what measures them or stands beside that."""
     if not words:
         return list(CLAIMS), [name for name, each in EXPERIMENTS.items() if not each.by_name]
     named = {word for word in words if word in EXPERIMENTS}
@@ -110,7 +110,7 @@ def select(words: Sequence[str]) -> tuple[list[Claim], list[str]]:
 
 
 def left_out(claims: Sequence[Claim], names: Sequence[str]) -> list[str]:
-    """What would measure some of the claims, but runs only by its name, which is not given."""
+    """Experiments that would measure some of the claims, but run only if they are named."""
     wanted = {name for claim in claims for name in claim.experiments}
     return [x for x, each in EXPERIMENTS.items() if each.by_name and x in wanted.difference(names)]
 

@@ -1,4 +1,4 @@
-"""The records of runs: whose they are, and copies of them."""
+"""Run folders: checks of what a run is, and copies of its records."""
 
 from __future__ import annotations
 

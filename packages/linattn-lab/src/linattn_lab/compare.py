@@ -216,7 +216,7 @@ def read_rows(compared: Compared, display: Display, budget: Budget | None) -> di
 
 
 def _read_shared_points(runs: Runs, quantity: str) -> dict[str, Summary]:
-    """What the curves say after the most updates at which all runs are the same training."""
+    """The value of each run after the most updates that all of them made with the same rates."""
     updates = _count_shared_updates(runs, quantity)
     values = {name: dict(curve)[updates] for name, curve in curves(runs, quantity).items()}
     return {

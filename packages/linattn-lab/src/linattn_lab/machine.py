@@ -137,7 +137,7 @@ def measure_limits(
 
 
 def _find_multiply_adds() -> Callable[[int, int], int] | None:
-    """What a backend has to measure the processor's rate; None without linattn-cpu."""
+    """A backend's function that multiplies and adds in registers; None without linattn-cpu."""
     name = "fused_multiply_adds"
     known = (getattr(find_backend(x), name, None) for x in backends())
     return next(filter(None, known), None)

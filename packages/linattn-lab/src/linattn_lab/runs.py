@@ -1,4 +1,4 @@
-"""The records of runs: whose they are, what they hold, and copies of them without weights."""
+"""Run folders: checks of what a run is, and copies of its records without weights."""
 
 from __future__ import annotations
 

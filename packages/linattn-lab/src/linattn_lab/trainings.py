@@ -46,8 +46,8 @@ class Trainings:
     Attributes:
         out: the folder; a run is in out/NAME, or in a folder between the two.
         variants: what is compared, in the order of training.
-        complete: whether the application has done with a run that has this summary; one killed
-            between its last update and its test has a summary, too.
+        complete: whether a run with this summary was tested, too; one that was killed between its
+            last update and its test also has a summary.
     """
 
     out: Path

@@ -73,7 +73,7 @@ def _seconds_per_update(updater: Updater, first: int, device: torch.device) -> f
 
 
 class UpdateTimes(BaseModel, frozen=True, extra="allow"):
-    """The content of timings.json: what updates cost, and what else was said of them.
+    """The content of timings.json: what updates cost, where, and of which models.
 
     Args:
         seconds: of an update, by model.

@@ -116,7 +116,7 @@ def pair(s: Tensor | None, z: Tensor | None) -> LinearAttentionState | None:
 def results(state: LinearAttentionState | None, like: Tensor) -> tuple[Tensor, Tensor]:
     """A state as results of an operator, which cannot be None: empty tensors where there is none.
 
-    They are two tensors, because results must not share memory.
+    S and z are two tensors, because PyTorch forbids results that share memory.
     """
     return (like.new_empty(0), like.new_empty(0)) if state is None else state
 
