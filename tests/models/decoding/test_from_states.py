@@ -14,9 +14,12 @@ from hypothesis import strategies as st
 from linattn_models import (
     AutoregressiveTransformer,
     CannotCompile,
+    ContinuousBatch,
+    Request,
+    SamplingParams,
     compile_decoder,
 )
-from tests.models.decoding.decoders import Kind, close, long_model, same_state
+from tests.models.decoding.decoders import Kind, close, long_model, needs_cpu_backend, same_state
 from tests.models.tiny import STEPPING, random_tokens, seeded, tiny_config, tiny_model
 
 
@@ -274,6 +277,34 @@ def test_the_default_length_leaves_room_for_the_state() -> None:
 
     assert tokens.shape[1] == model.max_length - 1
     assert state.cursor.position == model.max_length
+
+
+@pytest.mark.parametrize(
+    ("attention", "decoder"),
+    [
+        ("linear", "eager"),
+        ("softmax", "eager"),
+        pytest.param("windowed", "compiled", marks=needs_cpu_backend),
+    ],
+)
+@pytest.mark.parametrize("positions", ["learned", "none"])
+def test_without_a_start_vector_the_last_token_has_a_position(
+    attention: str, decoder: str, positions: str
+) -> None:
+    """So the state takes no other: in `generate`, in a batch, and for the default length."""
+    model = AutoregressiveTransformer(tiny_config(attention), 5, 24, positions, start=False).eval()
+    options: dict[str, Any] = {"prefix": [[1, 2], []], "seeds": [3, 4], "decoder": decoder}
+    tokens, state = model.generate(return_state=True, **options)
+    assert torch.equal(tokens, model.generate(**options)) and tokens.shape == (2, 24)
+    assert state.cursor.position == 24
+    batch = ContinuousBatch(model if decoder == "eager" else compile_decoder(model), 2)
+    for prompt, seed in (([1, 2], 3), ([], 4)):
+        batch.add(Request(prompt, None, SamplingParams(seed=seed), return_state=True))
+    outputs = [output for _ in range(40) for output in batch.step()]
+    for row, wanted in enumerate(tokens.tolist()):
+        own = [output for output in outputs if output.request == row + 1]
+        assert wanted[2 - 2 * row :] == [token for output in own for token in output.tokens]
+        assert own[-1].state.position == 24
 
 
 def test_a_state_beyond_max_length_asks_for_a_length() -> None:

@@ -162,8 +162,8 @@ class GenerationMixin(Stepper):
                 the prefix if there is one. The state is not changed. One with the fingerprint of
                 other weights is refused.
             return_state: also return the state after the last token of each sequence, from which
-                `generate`, `prefill` and `step` can continue. It takes one more position, and has
-                the fingerprint of the weights.
+                `generate`, `prefill` and `step` can continue. It has the fingerprint of the
+                weights, and in a model with a start vector it takes one more position.
             num_samples: sequences drawn from each prefix, which is prefilled once; in the result
                 they are consecutive rows.
             temperature: 1 draws from the model's distribution, smaller values make likely tokens

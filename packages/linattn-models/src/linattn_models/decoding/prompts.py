@@ -69,7 +69,8 @@ class Prompt:
         ends: (B,) int64, tokens of each complete sequence; None where all have `length`.
         ends_together: whether `steps` tokens are drawn for every row.
         state: the state of the B rows before the tokens; its tokens do not count in the lengths.
-        keeps_state: whether the state after the last token is wanted; it takes one more position.
+        keeps_state: whether the state after the last token is wanted; behind a start vector, it
+            takes one more position.
         has_start: whether a start vector takes position 0.
         continues: whether a state came before the tokens, also where `state` is left out.
     """
@@ -118,10 +119,10 @@ class Prompt:
 
     @property
     def positions(self) -> int:
-        """The positions of the longest sequence: with the start, without its last token."""
+        """The positions to make room for: those of the start and of all tokens that are read."""
         before: int | Tensor = 0 if self.state is None else self.tokens_before
         ends = self.length if self.ends is None else self.ends.cpu()
-        return int(torch.as_tensor(before + ends).max()) + self.keeps_state
+        return int(torch.as_tensor(before + ends).max()) + (self.keeps_state and self.has_start)
 
     @property
     def steps_of_rows(self) -> Tensor:
@@ -251,6 +252,7 @@ def _read_ends(
 ) -> Tensor:
     """The tokens (B,) of each whole sequence, on the CPU; an error if no row has room for all."""
     before = count_tokens(state, len(known), source.has_start)
+    needs_more = keeps_state and source.has_start  # a position, to read the last token
     if max_new_tokens is not None:
         if length is not None:
             got = f"length={quote(length)}"
@@ -259,15 +261,15 @@ def _read_ends(
     elif length is not None:
         ends = _read_counts("length", length, len(known))
     else:
-        taken = before + int(keeps_state and source.longest is not None)
+        taken = before + int(needs_more and source.longest is not None)
         ends = default_length(source, None, int(taken.min())) + int(taken.min()) - taken
         ends = ends.clamp(min=0)
     if source.longest is not None:
-        room = source.longest - int(keeps_state) - before
+        room = source.longest - int(needs_more) - before
         if bool((ends > room).all()):
             row = int((ends - room).argmin())
             prefix = None if max_new_tokens is None else int(known[row])
-            check_length(source, int(ends[row]), int(before[row]), keeps_state, prefix)
+            check_length(source, int(ends[row]), int(before[row]), needs_more, prefix)
         ends = ends.minimum(room)
     if bool((known > ends).any()):
         row = int((known - ends).argmax())
@@ -314,21 +316,22 @@ def check_length(
     source: TokenSource,
     length: int,
     before: int = 0,
-    keeps_state: bool = False,
+    needs_more: bool = False,
     known: int | None = None,
 ) -> None:
     """Refuses a length for which the model has too few positions.
 
     Args:
+        needs_more: whether the state that is returned takes a position, too.
         known: tokens of the longest prefix, where the others are `max_new_tokens`.
     """
     longest = source.longest
-    if longest is not None and length + before + keeps_state > longest:
+    if longest is not None and length + before + needs_more > longest:
         wanted = f"at most the model's {longest} positions"
         name = "length" if known is None else "max_new_tokens"
         got = f"{length}" if known is None else f"{length - known} after a prefix of {known}"
         got += f" after the {before} of the state" if before else ""
-        got += ", and one more for the state that is returned" if keeps_state else ""
+        got += ", and one more for the state that is returned" if needs_more else ""
         raise ValueError(expected(name, wanted, got))
 
 

@@ -37,8 +37,8 @@ class Request:
         sampling: how tokens are drawn.
         stop_tokens: a token that ends a sequence, or several.
         state: of one sequence, which the prompt continues; it is copied.
-        return_state: whether the state after the last token of each sequence comes with it. It
-            takes one more position.
+        return_state: whether the state after the last token of each sequence comes with it. In a
+            model with a start vector it takes one more position.
         stop_strings: a text that ends a sequence once its new tokens contain it, or several; for a
             model with a tokenizer.
     """
