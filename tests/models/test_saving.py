@@ -25,12 +25,12 @@ from linattn_models import (
     MixtureOfLogistics,
     compile_decoder,
     load,
-    model_files,
     read_config,
     save,
 )
 from linattn_models.layers.block import Block
 from linattn_models.saving import Model
+from linattn_models.weights import model_files
 from tests.models.decoding.decoders import needs_cpu_backend
 from tests.models.saved import change_config, change_weights
 from tests.models.tiny import random_tokens, tiny_config, tiny_model, tiny_transformer

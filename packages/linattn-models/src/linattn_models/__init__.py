@@ -2,6 +2,7 @@
 
 TransformerConfig            the shape of the layers
 Linear, Softmax, Lsh         the configurations of their attention
+register_attention           makes another one known, from its Attention and Mixer
 Transformer                  vectors in, vectors out: forward, prefill, step
 AutoregressiveTransformer    tokens in, a distribution over the next one out: loss, generate
 Categorical, MixtureOfLogistics     the distributions
@@ -30,13 +31,16 @@ load_decoder                 the compiled decoder of a saved model, also from we
 
 from linattn_core.decoder_spec import CannotCompile
 from linattn_models.attention import (
+    Attention,
     EncoderAttention,
     Linear,
     LinearAttention,
     Lsh,
+    Mixer,
     Softmax,
     draw_rotations,
     lsh_attention,
+    register_attention,
 )
 from linattn_models.ctc import (
     AlignedPhone,
@@ -81,6 +85,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AlignedPhone",
+    "Attention",
     "AutoregressiveTransformer",
     "BeamSearch",
     "CTCBiLSTM",
@@ -102,6 +107,7 @@ __all__ = [
     "Linear",
     "LinearAttention",
     "Lsh",
+    "Mixer",
     "MixtureOfLogistics",
     "NGram",
     "Output",
@@ -127,6 +133,7 @@ __all__ = [
     "load_decoder",
     "lsh_attention",
     "read_config",
+    "register_attention",
     "save",
     "stream_flush",
     "stream_step",

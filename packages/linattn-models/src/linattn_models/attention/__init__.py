@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from linattn_models.attention.base import Mixer
 from linattn_models.attention.config import Attention, Linear, Lsh, Softmax, attention_config
 from linattn_models.attention.encoder import EncoderAttention
 from linattn_models.attention.layer import LinearAttention
 from linattn_models.attention.linear import LinearMixer
 from linattn_models.attention.lsh import LshMixer, draw_rotations, lsh_attention
+from linattn_models.attention.registry import build_mixer, register_attention
 from linattn_models.attention.softmax import SoftmaxMixer
-
-_MIXERS: dict[type[Attention], type[Mixer]] = {
-    Linear: LinearMixer,
-    Softmax: SoftmaxMixer,
-    Lsh: LshMixer,
-}
-
-
-def build_mixer(attention: Attention, num_heads: int, head_dim: int, **settings: Any) -> Mixer:
-    """The attention layer of a configuration; the settings are those of `Mixer`."""
-    kind: Any = _MIXERS[type(attention)]
-    mixer: Mixer = kind(attention, num_heads, head_dim, **settings)
-    return mixer
-
 
 __all__ = [
     "Attention",
@@ -41,4 +26,5 @@ __all__ = [
     "build_mixer",
     "draw_rotations",
     "lsh_attention",
+    "register_attention",
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,20 +15,13 @@ from linattn_models.basics.packing import Packing, last_of
 from linattn_models.state import Cursor, LayerState
 
 
-class Mixer(nn.Module):
+class Mixer(nn.Module, ABC):
     """Multi-head attention from (B, N, E) to (B, N, E); a subclass says how heads attend.
 
-    A subclass has `attend`: (query, key, value, lengths, mask) -> (B, H, N, D). One that can step
-    also has
-
-        initial_state    (batch, max_length, device, dtype) -> the state before the first position
-        attend_and_keep  (query, key, value, lengths, max_length, state, cursor) -> as `attend`, and
-                         the next state
-        attend_next      (query, key, value, (B, H, D) each, state, cursor) -> (B, H, D), and the
-                         next state
-
-    Queries are (B, H, N, D), keys and values (B, H_kv, N, D). A `Transformer` calls those of the
-    second kind only where the configuration's `cannot_step` is empty.
+    It is built as `Subclass(attention, num_heads, head_dim, is_causal=..., **settings)`. A subclass
+    has `attend`; one that can step also `initial_state`, `attend_and_keep` and `attend_next`, which
+    a `Transformer` calls only where the configuration's `cannot_step` is empty. It overrides
+    `split` where it needs more of x than queries, keys and values.
 
     Args:
         num_heads, head_dim: H and D; E = H D.
@@ -45,10 +39,6 @@ class Mixer(nn.Module):
 
     spread = 1.0
     projections = 3
-    attend: Callable[..., Tensor]
-    initial_state: Callable[..., LayerState]
-    attend_and_keep: Callable[..., tuple[Tensor, LayerState]]
-    attend_next: Callable[..., tuple[Tensor, LayerState]]
 
     def __init__(
         self,
@@ -75,10 +65,75 @@ class Mixer(nn.Module):
         """Outputs of `qkv` that are queries or keys; those after them are values."""
         return sum(self.heads[:-1]) * self.head_dim
 
-    def project(self, x: Tensor, rotation: Rotation | None = None) -> tuple[Tensor, ...]:
-        """The projections of x (B, N, E), (B, H or H_kv, N, D) each; a rotation turns all but V."""
+    @abstractmethod
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        lengths: Tensor | None,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """All positions at once: query (B, H, N, D), key and value (B, H_kv, N, D).
+
+        Args:
+            lengths: (B,) int, positions at or past a row's length are padding; None for N. Where
+                attention is causal, no real position sees them.
+            mask: (B, N) bool, False at padding on any side, or None.
+
+        Returns:
+            (B, H, N, D); at padding any numbers.
+        """
+
+    def initial_state(
+        self, batch: int, max_length: int | None, device: torch.device, dtype: torch.dtype
+    ) -> LayerState:
+        """The state before the first position, a `TensorTuple` whose tensors are (B, ...).
+
+        `max_length` is the most positions, or None; `dtype` is that of keys and values.
+        """
+        raise NotImplementedError
+
+    def attend_and_keep(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        lengths: Tensor | None,
+        max_length: int | None,
+        state: LayerState | None,
+        cursor: Cursor,
+    ) -> tuple[Tensor, LayerState]:
+        """As `attend`, from a state or None; also the state after each row's own positions.
+
+        The rows start at `cursor`.
+        """
+        raise NotImplementedError
+
+    def attend_next(
+        self, query: Tensor, key: Tensor, value: Tensor, state: LayerState, cursor: Cursor
+    ) -> tuple[Tensor, LayerState]:
+        """One more position, (B, H, D) and (B, H_kv, D) twice -> (B, H, D), and the next state.
+
+        The state may be updated in place, where `is_writable` says so of its tensors.
+        """
+        raise NotImplementedError
+
+    def split(self, x: Tensor, rotation: Rotation | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """x (..., E) -> query (..., H, D), key and value (..., H_kv, D).
+
+        A rotation turns queries and keys.
+
+        An override may append what else `attend` needs of a position, such as gates, to one of the
+        three: it gets them with their last dimension as it is here.
+        """
         parts = split_heads(self.qkv(x), self.heads, self.head_dim, rotation)
-        return tuple(part.transpose(1, 2) for part in parts)
+        return parts[0], parts[-2], parts[-1]
+
+    def project(self, x: Tensor, rotation: Rotation | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """x (B, N, E) -> query (B, H, N, D), key and value (B, H_kv, N, D); see `split`."""
+        query, key, value = self.split(x, rotation)
+        return query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
 
     def join(self, heads: Tensor) -> Tensor:
         """(B, H, N, D) -> (B, N, E)."""
@@ -98,7 +153,7 @@ class Mixer(nn.Module):
         With `causal_block`, of linear attention without a window, and of softmax attention with a
         `past_size`, blocks of another size than the configuration's.
         """
-        options = {} if causal_block is None else {"causal_block": causal_block}
+        options: dict[str, Any] = {} if causal_block is None else {"causal_block": causal_block}
         projected = self.project(x, rotation)
         return self.join(self.attend(*projected, key_lengths, attn_mask, **options))
 
@@ -120,33 +175,36 @@ class Mixer(nn.Module):
         """
         projected = self.project(x, rotation)
         if packing is None:
-            heads, state = self.attend_and_keep(*projected, None, max_length, state, cursor)
+            heads, after = self.attend_and_keep(*projected, None, max_length, state, cursor)
         else:
-            heads, state = self.attend_packed(projected, packing, max_length, state, cursor)
+            heads, after = self.attend_packed(projected, packing, max_length, state, cursor)
         if not last_only:
-            return self.join(heads), state
-        return self.out(last_of(heads.transpose(1, 2), packing).flatten(1)), state
+            return self.join(heads), after
+        return self.out(last_of(heads.transpose(1, 2), packing).flatten(1)), after
 
     def step(
         self, x: Tensor, state: LayerState, cursor: Cursor, rotation: Rotation | None = None
     ) -> tuple[Tensor, LayerState]:
         """One more position: (B, E) -> (B, E), and the next state."""
-        projected = split_heads(self.qkv(x), self.heads, self.head_dim, rotation)
-        heads, state = self.attend_next(*projected, state, cursor)
+        heads, state = self.attend_next(*self.split(x, rotation), state, cursor)
         return self.out(heads.flatten(1)), state
 
     def attend_packed(
         self,
-        projected: Sequence[Tensor],
+        projected: tuple[Tensor, Tensor, Tensor],
         packing: Packing,
         max_length: int | None,
         state: LayerState | None,
         cursor: Cursor,
     ) -> tuple[Tensor, LayerState]:
         """As `attend_and_keep` for packed rows, (1, H, T, D); here on rows that are padded."""
-        padded = (packing.unpack(part.transpose(1, 2)).transpose(1, 2) for part in projected)
-        heads, state = self.attend_and_keep(*padded, packing.lengths, max_length, state, cursor)
-        return packing.pack(heads.transpose(1, 2)).transpose(1, 2), state
+        query, key, value = (
+            packing.unpack(part.transpose(1, 2)).transpose(1, 2) for part in projected
+        )
+        heads, after = self.attend_and_keep(
+            query, key, value, packing.lengths, max_length, state, cursor
+        )
+        return packing.pack(heads.transpose(1, 2)).transpose(1, 2), after
 
     def describe(self) -> tuple[Affine, Affine]:
         """The two projections, `qkv` and `out`, for a backend that compiles whole steps."""

@@ -1,4 +1,7 @@
-"""The configurations of the kinds of attention: one frozen dataclass each, with a short form."""
+"""The configurations of the kinds of attention: one frozen dataclass each, with a short form.
+
+`linattn_models.attention.registry` adds those of other packages.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +21,29 @@ from linattn_models.basics.validation import (
     one_of,
 )
 
+# What an attention may take of a `TransformerConfig`.
+OPTIONS = frozenset({"is_causal=False", "num_kv_heads", "causal_block", "rotary"})
+
 Options = tuple[tuple[str, Any], ...]
 
 # A softmax over so many keys is no longer a window, and each state has room for all of them.
 LONGEST_WINDOW = 1 << 20
 
 
-class _Kind:
-    """What the configurations share: the name, the short form, the JSON.
+class Attention:
+    """The base of all configurations, frozen dataclasses of the fields that layers are built from.
+
+    Fields hold what JSON has, and the dataclass checks them.
 
     Attributes:
-        kind: the name.
-        has_cache: whether its state is a cache of keys and values, with room for a fixed number of
-            positions.
+        kind: the name, by which a saved model names its attention.
+        takes: the options of a `TransformerConfig` that it takes, of "is_causal=False",
+            "num_kv_heads", "causal_block" and "rotary"; a configuration with another is refused.
+        has_cache: whether its state is a `KeyValueCache`, with room for so many positions.
     """
 
     kind: ClassVar[str]
+    takes: ClassVar[frozenset[str]] = frozenset()
     has_cache: ClassVar[bool] = False
 
     @property
@@ -50,7 +60,7 @@ class _Kind:
 
 
 @dataclass(frozen=True)
-class Linear(_Kind):
+class Linear(Attention):
     """Linear attention, the paper's: phi(q)^T S / (phi(q)^T z + eps). Short form "linear".
 
     Attributes:
@@ -77,6 +87,7 @@ class Linear(_Kind):
     """
 
     kind = "linear"
+    takes = OPTIONS
 
     feature_map: str = "elu"
     eps: float = 1e-6
@@ -106,7 +117,7 @@ class Linear(_Kind):
 
 
 @dataclass(frozen=True)
-class Softmax(_Kind):
+class Softmax(Attention):
     """Softmax attention: softmax(q^T K / sqrt(D)) V. Short form "softmax".
 
     Attributes:
@@ -116,6 +127,7 @@ class Softmax(_Kind):
     """
 
     kind = "softmax"
+    takes = OPTIONS
     has_cache = True
 
     past_size: int = 0
@@ -133,7 +145,7 @@ class Softmax(_Kind):
 
 
 @dataclass(frozen=True)
-class Lsh(_Kind):
+class Lsh(Attention):
     """LSH attention, Reformer's; see `lsh_attention`. Short form "lsh-4" with 4 rounds.
 
     Attributes:
@@ -143,6 +155,7 @@ class Lsh(_Kind):
     """
 
     kind = "lsh"
+    takes = frozenset({"is_causal=False"})
 
     rounds: int = 4
     buckets: int = 64
@@ -164,9 +177,8 @@ class Lsh(_Kind):
         return f"{self.kind}-{self.rounds}"
 
 
-Attention = Linear | Softmax | Lsh
-
-_KINDS: dict[str, type[Attention]] = {cls.kind: cls for cls in (Linear, Softmax, Lsh)}
+# Filled by `register_attention`.
+KINDS: dict[str, type[Attention]] = {}
 
 
 def attention_config(value: object) -> Attention:
@@ -177,20 +189,29 @@ def attention_config(value: object) -> Attention:
             a mapping with the key "kind" and the fields.
     """
     if isinstance(value, Attention):
+        if type(value) is not KINDS.get(value.kind):
+            raise _unregistered(type(value).__name__)
         return value
     if isinstance(value, Mapping):
         fields = dict(value)
         kind = fields.pop("kind", None)
-        one_of("the kind of attention", kind, _KINDS)
-        return from_fields(_KINDS[kind], f"the configuration of attention {kind!r}", fields)
-    if isinstance(value, str) and value in _KINDS:
-        return _KINDS[value]()
+        if not isinstance(kind, str) or kind not in KINDS:
+            raise _unregistered(quote(kind))
+        return from_fields(KINDS[kind], f"the configuration of attention {kind!r}", fields)
+    if isinstance(value, str) and value in KINDS:
+        return from_fields(KINDS[value], f"the configuration of attention {value!r}", {})
     kind, _, rounds = str(value).partition("-")
     if kind == Lsh.kind and rounds.isascii() and rounds.isdecimal() and len(rounds) < 10:
         return Lsh(rounds=int(rounds))
-    wanted = "'linear', 'softmax' or 'lsh-X' with X rounds"
-    advice = near(str(value)[:LONGEST], [*_KINDS, "lsh-4"])
+    wanted = "'linear', 'softmax', 'lsh-X' with X rounds or a registered name"
+    advice = near(str(value)[:LONGEST], [*KINDS, "lsh-4"])
     raise ValueError(expected("attention", wanted, quote(value), advice))
+
+
+def _unregistered(got: str) -> ValueError:
+    wanted = f"one of {', '.join(map(repr, KINDS))}"
+    advice = "import the module that passes it to linattn_models.register_attention"
+    return ValueError(expected("the kind of attention", wanted, got, advice))
 
 
 def _read_factors(bounds: object, decay: str | None) -> tuple[float, float]:

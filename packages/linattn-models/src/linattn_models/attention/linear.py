@@ -229,7 +229,7 @@ class LinearMixer(Mixer):
 
     def attend_packed(
         self,
-        projected: Sequence[Tensor],
+        projected: tuple[Tensor, Tensor, Tensor],
         packing: Packing,
         max_length: int | None,
         state: LayerState | None,

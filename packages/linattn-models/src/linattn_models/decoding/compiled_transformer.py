@@ -21,7 +21,6 @@ from linattn_models.state import (
     START,
     DecodingState,
     FixedState,
-    KeyValueCache,
     LayerState,
     check_prompts,
     zero_states,
@@ -119,13 +118,13 @@ def advance(state: DecodingState, parameters: Tensor | None, count: int = 1) -> 
 
 
 def layers_of(state: DecodingState) -> tuple[FixedState, ...]:
-    """The layers of a state; refuses key/value caches."""
+    """The layers of a state; refuses those of other attention."""
     layers = state.layers
     if _are_fixed(layers):
         return layers
-    wanted, got = "one of fixed size to step from", "a KeyValueCache"
+    wanted, got = "sums, with a window or without", f"a {type(layers[0]).__name__}"
     raise TypeError(expected("a layer's state", wanted, got))
 
 
 def _are_fixed(layers: tuple[LayerState, ...]) -> TypeGuard[tuple[FixedState, ...]]:
-    return not any(isinstance(layer, KeyValueCache) for layer in layers)
+    return all(isinstance(layer, FixedState) for layer in layers)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
 from linattn_core.errors import expected
-from linattn_models.attention.config import Attention, Linear, Lsh, Softmax, attention_config
+from linattn_models.attention.config import Attention, Linear, Softmax, attention_config
 from linattn_models.attention.projections import resolve_kv_heads
 from linattn_models.attention.rotary import BASE, Llama3Scaling
 from linattn_models.basics.validation import (
@@ -134,16 +134,18 @@ class TransformerConfig:
             wanted = "is_causal=True and causal_block=1"
             got = f"is_causal={self.is_causal}, causal_block={self.causal_block}"
             raise ValueError(expected("window_size", wanted, got, advice))
-        if self.rotary and (self.head_dim % 2 or isinstance(attention, Lsh)):
-            wanted = "an even head_dim, and linear or softmax attention"
-            got = f"head_dim {self.head_dim} and '{attention}'"
-            raise ValueError(expected("rotary", wanted, got))
-        if isinstance(attention, Lsh) and (
-            blocks or self.num_kv_heads not in (None, self.num_heads)
-        ):
-            got = f"num_kv_heads={self.num_kv_heads}, causal_block={self.causal_block}"
-            advice = "its queries are its keys; use linear or softmax attention"
-            raise ValueError(expected("LSH attention", "neither groups nor blocks", got, advice))
+        if self.rotary and self.head_dim % 2:
+            raise ValueError(expected("rotary", "an even head_dim", self.head_dim))
+        used = {
+            "is_causal=False": not self.is_causal,
+            "num_kv_heads": self.num_kv_heads not in (None, self.num_heads),
+            "causal_block": blocks,
+            "rotary": self.rotary,
+        }
+        for name in (name for name, asked in used.items() if asked and name not in attention.takes):
+            wanted = f"an option that '{attention}' attention takes"
+            advice = "leave it out, or use linear or softmax attention"
+            raise ValueError(expected("the configuration", wanted, name, advice))
 
     def with_attention(self, attention: Attention | str) -> TransformerConfig:
         """The same layers with another attention."""

@@ -28,7 +28,7 @@ from linattn_models.state.checks import (
     room_for,
 )
 from linattn_models.state.cursor import START, Cursor
-from linattn_models.state.decoding_state import DecodingState
+from linattn_models.state.decoding_state import DecodingState, layer_shape
 
 __all__ = [
     "START",
@@ -45,6 +45,7 @@ __all__ = [
     "check_positions",
     "check_prompts",
     "known_parameters",
+    "layer_shape",
     "less_one",
     "of_another_model",
     "room_for",

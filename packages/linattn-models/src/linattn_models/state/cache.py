@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -111,10 +111,16 @@ class WindowCache(TensorTuple, _Window):
         return move_layer(self, *args, **kwargs)
 
 
-# The state of a layer whose size does not grow.
+# The states of fixed size that compiled decoders have.
 FixedState = LinearAttentionState | WindowCache
-LayerState = FixedState | KeyValueCache
+# The state of any layer: one of those here, or of a registered attention; a named tuple.
+LayerState = TensorTuple
 Layer = TypeVar("Layer", bound=LayerState)
+
+
+def named_tensors(layer: LayerState) -> dict[str, Tensor]:
+    """The tensors of the state by the names of its fields."""
+    return dict(cast(Any, layer)._asdict())
 
 
 def move_layer(layer: Layer, *args: Any, **kwargs: Any) -> Layer:
@@ -122,7 +128,7 @@ def move_layer(layer: Layer, *args: Any, **kwargs: Any) -> Layer:
 
     Models of half precision sum in float32.
     """
-    moved = {name: x.to(*args, **kwargs) for name, x in layer._asdict().items()}
+    moved = {name: x.to(*args, **kwargs) for name, x in named_tensors(layer).items()}
     for name in moved.keys() & {"s", "z"}:
         wide = accumulation_dtype(moved[name].dtype)
         if wide != moved[name].dtype:  # the numbers before they were rounded

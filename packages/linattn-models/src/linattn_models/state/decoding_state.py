@@ -12,7 +12,12 @@ from torch import Tensor
 
 from linattn_core.errors import expected
 from linattn_models.basics.validation import as_int, as_ints, at_least, instance
-from linattn_models.state.cache import KeyValueCache, LayerState, move_layer
+from linattn_models.state.cache import (
+    KeyValueCache,
+    LayerState,
+    move_layer,
+    named_tensors,
+)
 from linattn_models.state.cursor import Cursor
 from linattn_models.state.files import read_state_file, write_state_file
 
@@ -42,8 +47,8 @@ class DecodingState:
 
     Attributes:
         layers: for each layer a `LinearAttentionState` or a `WindowCache` (of fixed size), or a
-            `KeyValueCache`; of a `Seq2SeqTransformer` then the sums over its source, which no step
-            changes.
+            `KeyValueCache`, or the state of a registered attention; of a `Seq2SeqTransformer` then
+            the sums over its source, which no step changes.
         cursor: the positions of the next inputs.
         max_length: the most positions; None for no limit.
         parameters: (B, P), of the distribution of the next token; None for a model of vectors.
@@ -194,7 +199,7 @@ class DecodingState:
         if self.parameters is not None:
             tensors["parameters"] = self.parameters
         for index, layer in enumerate(self.layers):
-            for name, x in zip(layer._fields, layer, strict=True):
+            for name, x in named_tensors(layer).items():
                 tensors[f"layers.{index}.{name}"] = x
         return tensors
 

@@ -13,15 +13,41 @@ from torch import Tensor
 
 from linattn_core import LinearAttentionState
 from linattn_core.errors import expected, quote
+from linattn_core.state import TensorTuple
+from linattn_core.torch_private import register_namedtuple
 from linattn_models.basics.files import replace_file
 from linattn_models.state.cache import KeyValueCache, LayerState, WindowCache
 
 FORMAT = "linattn decoding state"
 VERSION = "1"
-_KINDS: dict[frozenset[str], type[LayerState]] = {
-    frozenset(kind._fields): kind for kind in (LinearAttentionState, KeyValueCache, WindowCache)
-}
+_OURS = (LinearAttentionState, KeyValueCache, WindowCache)
+_KINDS: dict[frozenset[str], type[LayerState]] = {frozenset(x._fields): x for x in _OURS}
 _WHOLE = "a whole file that DecodingState.save wrote"
+
+
+def known_states() -> list[type[LayerState]]:
+    """The classes of states that a file may hold."""
+    return list(_KINDS.values())
+
+
+def register_state(kind: type[LayerState]) -> None:
+    """Makes a class of states known, so that files and exported programs may hold them.
+
+    Raises:
+        TypeError: not a named tuple that derives from `TensorTuple`.
+        ValueError: another state has the same fields, by which a file tells them apart.
+    """
+    names = getattr(kind, "_fields", ())
+    if not isinstance(kind, type) or not issubclass(kind, TensorTuple) or not names:
+        wanted = "a class that derives from TensorTuple and a NamedTuple"
+        raise TypeError(expected("state", wanted, quote(kind)))
+    other = _KINDS.get(frozenset(names), kind)
+    if other is not kind:
+        wanted, got = "fields that no other state has", f"{names}, as {other.__name__} has"
+        raise ValueError(expected(f"state {kind.__name__}", wanted, got, "rename one"))
+    if kind not in known_states():
+        register_namedtuple(kind, f"{kind.__module__}.{kind.__qualname__}")
+        _KINDS[frozenset(names)] = kind
 
 
 class StateContent(NamedTuple):
@@ -116,7 +142,13 @@ def _layers(file: Path, tensors: dict[str, Tensor]) -> tuple[LayerState, ...]:
 def _layer(file: Path, tensors: dict[str, Tensor]) -> LayerState:
     kind = _KINDS.get(frozenset(tensors))
     numbers = all(x.is_floating_point() and x.numel() for x in tensors.values())
-    if kind is None or not numbers or not _fit_together(**tensors):
+    if kind is None:
+        advice = "import what registers its attention"
+        got = f"a layer of {', '.join(map(quote, sorted(tensors)))}"
+        raise ValueError(expected(str(file), _WHOLE, got, advice))
+    batches = {x.shape[:1] for x in tensors.values()}
+    alike = len(batches) == 1 and () not in batches
+    if not numbers or not alike or (kind in _OURS and not _fit_together(**tensors)):
         shapes = {name: tuple(x.shape) for name, x in tensors.items()}
         raise _refusal(file, f"a layer of {shapes}")
     return kind(**tensors)

@@ -35,9 +35,14 @@ class LshMixer(Mixer):
         self.register_buffer("rotations", rotations)
 
     def attend(
-        self, query: Tensor, value: Tensor, lengths: Tensor | None, mask: Tensor | None = None
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        lengths: Tensor | None,
+        mask: Tensor | None = None,
     ) -> Tensor:
-        """(B, H, N, D) twice -> (B, H, N, D) in O(N log N)."""
+        """(B, H, N, D) -> (B, H, N, D) in O(N log N); the keys are the queries."""
         if mask is not None:
             advice = "pass key_lengths to a Transformer, or use linear or softmax attention"
             raise ValueError(expected("attn_mask", "None for LSH attention", "a mask", advice))
