@@ -15,10 +15,10 @@ from linattn_models import (
     AutoregressiveTransformer,
     DecodingState,
     compile_decoder,
-    fingerprint,
     load,
     save,
 )
+from linattn_models.weights import fingerprint
 from tests.models.decoding.decoders import model_of, needs_cpu_backend
 from tests.models.tiny import random_tokens, tiny_model
 

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -39,8 +38,7 @@ class MetricsLog:
         self._writer = SummaryWriter(
             str(path.parent / "tensorboard"), purge_step=step + 1, flush_secs=_NEVER
         )
-        self._first, self._steps = step + 1, steps
-        self._started: float | None = time.monotonic()  # None after the first step
+        self._steps = steps
         # Elsewhere than on a terminal a bar would fill a file: there it is a line for each loss.
         self._bar = tqdm(
             total=steps, initial=step, unit="step", file=sys.stderr, disable=not sys.stderr.isatty()
@@ -56,13 +54,8 @@ class MetricsLog:
             self._writer.close()
 
     def advance(self) -> None:
-        """Moves the progress bar on by one step; where there is none, tells of the first one."""
+        """Moves the progress bar on by one step."""
         self._bar.update()
-        if self._bar.disable and self._started is not None:
-            seconds = time.monotonic() - self._started
-            place = f"step {self._first:,} of {self._steps:,}"
-            print(f"{place}: {seconds:.1f} s since the start", file=sys.stderr)
-            self._started = None
 
     def log(self, step: int, split: str, values: Mapping[str, float], seconds: float) -> None:
         """Writes one line of measurements at once; inf and nan, which JSON lacks, become null."""

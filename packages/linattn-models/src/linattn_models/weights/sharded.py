@@ -15,8 +15,11 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 def own_class(model: object) -> type:
     """The class of a model, without the one that `fully_shard` puts before it."""
-    classes = type(model).__mro__
-    return next(x for x in classes if not x.__module__.startswith("torch.distributed."))
+
+    def is_sharded(kind: type) -> bool:
+        return any(base.__module__.startswith("torch.distributed.") for base in kind.__mro__)
+
+    return next(kind for kind in type(model).__mro__ if not is_sharded(kind))
 
 
 def are_sharded(tensors: Iterable[object]) -> bool:
