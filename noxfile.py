@@ -77,7 +77,7 @@ REPORTED = (1, 66)
 NATIVE_SUFFIXES = {".cpp", ".hpp", ".h", ".cu", ".cuh"}
 # The oldest torch that the packages promise to work with; tests/house compares it with theirs.
 OLDEST_TORCH = "2.9"
-SERVING = ("fastapi", "prometheus-client", "uvicorn")  # the extra of linattn-models
+SERVING = ("fastapi", "jinja2", "prometheus-client", "uvicorn")  # the extra of linattn-models
 STYLE_TOOLS = ("ruff", "clang-format")
 TYPE_TOOLS = ("mypy", "types-tabulate", "types-tqdm")
 TEST_TOOLS = (

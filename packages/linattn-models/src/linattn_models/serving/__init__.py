@@ -4,6 +4,7 @@ app         `create_app`, the routes
 responses   what is sent: one body, or server-sent events
 completion  the content of answers
 fields      the fields of requests
+chat        templates of chats
 limits      the size of bodies
 metrics     numbers for Prometheus
 states      states that clients continue
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-_NEEDED = ("fastapi", "prometheus_client", "pydantic", "tyro", "uvicorn")
+_NEEDED = ("fastapi", "jinja2", "prometheus_client", "pydantic", "tyro", "uvicorn")
 _missing = [name for name in _NEEDED if find_spec(name) is None]
 if _missing:
     raise ImportError(
@@ -23,5 +24,6 @@ if _missing:
     )
 
 from linattn_models.serving.app import create_app  # noqa: E402
+from linattn_models.serving.chat import ChatTemplate  # noqa: E402
 
-__all__ = ["create_app"]
+__all__ = ["ChatTemplate", "create_app"]

@@ -1,6 +1,7 @@
 """Serve a saved model: `python -m linattn_models.serving MODEL`.
 
-The model answers POST /v1/completions, in OpenAI's format; see `linattn_models.serving.create_app`.
+The model answers POST /v1/completions and /v1/chat/completions, in OpenAI's format; see
+`linattn_models.serving.create_app`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from linattn_core.errors import expected
 from linattn_models.decoding import CompiledDecoder, ContinuousBatch, compile_decoder
 from linattn_models.saving import load
 from linattn_models.serving.app import create_app
+from linattn_models.serving.chat import read_template
 from linattn_models.tokens.autoregressive import AutoregressiveTransformer
 
 # Seconds for what has not ended when the server is interrupted.
@@ -65,7 +67,7 @@ def serve(flags: Flags, listener: socket.socket) -> None:
     """Serves the model at a socket that is bound."""
     batch = ContinuousBatch(make_decoder(flags), flags.max_num_seqs, flags.max_num_batched_tokens)
     name = flags.model.resolve().name if flags.name is None else flags.name
-    app = create_app(batch, flags.queue, name=name)
+    app = create_app(batch, flags.queue, name=name, chat=read_template(flags.model))
     logging = copy.deepcopy(uvicorn.config.LOGGING_CONFIG)
     logging["handlers"]["access"]["stream"] = "ext://sys.stderr"  # stdout has the address alone
     config = uvicorn.Config(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Response
@@ -19,12 +20,16 @@ from starlette.responses import JSONResponse
 from linattn_core.errors import expected, quote, rename_subject, subject_of
 from linattn_models.basics.validation import at_least, in_range
 from linattn_models.decoding import ContinuousBatch, Request
-from linattn_models.serving.completion import Completion
+from linattn_models.serving.chat import ChatTemplate
+from linattn_models.serving.completion import ChatCompletion, Completion
 from linattn_models.serving.engine import Engine, Overloaded, Stopped
 from linattn_models.serving.fields import (
     BODY,
+    FIELDS,
+    ChatFields,
     CompletionFields,
     describe_error,
+    read_chat,
     read_echoes,
     read_fields,
 )
@@ -44,6 +49,7 @@ def create_app(
     queue: int = 256,
     *,
     name: str = "linattn",
+    chat: ChatTemplate | None = None,
     most_bytes: int = 1 << 24,
     most_unfinished: int = 1 << 26,
     body_time: float = 60.0,
@@ -56,6 +62,7 @@ def create_app(
     `return_state`, `state` and `state_bytes`. What would change the answer and is not supported is
     refused. With `stream`, the answer is server-sent events: all samples come over one connection,
     each choice with its `index`.
+    POST /v1/chat/completions answers the messages of a chat, which a template makes a prompt.
     GET /v1/states/ID is a state as a file. GET /v1/models, /v1/models/ID, /health and /metrics tell
     about the server.
 
@@ -63,6 +70,7 @@ def create_app(
         batch: owned by the application from now on, and stepped in a thread.
         queue: requests that may wait for their first token; more are answered by 503.
         name: of the model.
+        chat: the template of chats; by default one line for each message.
         most_bytes: of a request's body; larger ones are answered by 413.
         most_unfinished: bytes of all bodies that are not whole yet; more are answered by 503.
         body_time: seconds in which a body has to be whole; slower ones are answered by 408.
@@ -100,7 +108,7 @@ def create_app(
     app = FastAPI(title=name, lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.engine = engine
     _add_refusals(app, service, limits)
-    _add_completions(app, service, stall)
+    _add_completions(app, service, stall, chat or ChatTemplate())
     _add_reports(app, service)
     return app
 
@@ -141,6 +149,14 @@ class _Service:
         echoes = read_echoes(fields, self.batch, requests)
         return requests, Completion(self.name, tokenizer, self.states, requests, echoes)
 
+    def read_chat(
+        self, fields: ChatFields, template: ChatTemplate
+    ) -> tuple[list[Request], ChatCompletion]:
+        """As `read`, of a chat."""
+        completion_fields = read_chat(fields, template, self.batch, most_prompt=self.most_prompt)
+        requests, completion = self.read(completion_fields)
+        return requests, ChatCompletion(completion)
+
 
 def _add_refusals(app: FastAPI, service: _Service, limits: BodyLimits) -> None:
     """Answers to bodies beyond the limits, wrong fields and unknown routes."""
@@ -164,20 +180,34 @@ def _add_refusals(app: FastAPI, service: _Service, limits: BodyLimits) -> None:
         return service.refuse(error.status_code, message, **(error.headers or {}))
 
 
-def _add_completions(app: FastAPI, service: _Service, stall: float) -> None:
+def _add_completions(app: FastAPI, service: _Service, stall: float, template: ChatTemplate) -> None:
     """Completions, and the states that they end in."""
 
     @app.post("/v1/completions", response_model=None)
     async def complete(fields: CompletionFields) -> Response:
         if fields.model not in (None, service.name):
             return service.refuse_model(fields.model)
+        names = _FIELDS if fields.state_bytes is None else _FIELDS | {"state": "state_bytes"}
+        return await answer(fields, partial(service.read, fields), names)
+
+    @app.post("/v1/chat/completions", response_model=None)
+    async def answer_chat(fields: ChatFields) -> Response:
+        if fields.model not in (None, service.name):
+            return service.refuse_model(fields.model)
+        names = _FIELDS | {"text": "messages", "prompt": "messages"}
+        return await answer(fields, partial(service.read_chat, fields, template), names)
+
+    async def answer(
+        fields: CompletionFields | ChatFields,
+        read: Callable[[], tuple[list[Request], Completion | ChatCompletion]],
+        names: Mapping[str, str],
+    ) -> Response:
         watch = service.metrics.begin()
         try:
             # Other clients are answered while a long text is encoded or a state is read.
-            requests, completion = await run_in_threadpool(service.read, fields)
+            requests, completion = await run_in_threadpool(read)
             stream = await service.engine.submit(requests)
         except (ValueError, TypeError) as error:
-            names = _FIELDS if fields.state_bytes is None else _FIELDS | {"state": "state_bytes"}
             return service.refuse(400, *_message_and_field(error, names))
         except Overloaded:
             wanted = f"fewer than {service.queue} requests"
@@ -228,6 +258,6 @@ def _message_and_field(
     """The sentence of an error with the field that it is about."""
     name = subject_of(error) or ""
     field = names.get(name, name)
-    if field not in CompletionFields.model_fields:
+    if field not in FIELDS:
         return str(error), None
     return str(rename_subject(error, field)), field

@@ -85,6 +85,43 @@ class Completion:
         return self._texts[index]
 
 
+class ChatCompletion:
+    """The answer to a chat: the same content in another form.
+
+    Args:
+        completion: its texts are the messages.
+    """
+
+    def __init__(self, completion: Completion) -> None:
+        self._completion = completion
+        self._begun: set[int] = set()
+
+    def part(self, outputs: list[Output]) -> dict[str, Any]:
+        """As that of `Completion`."""
+        return self._convert(self._completion.part(outputs), "delta")
+
+    def whole(self, outputs: list[Output]) -> dict[str, Any]:
+        """As that of `Completion`."""
+        return self._convert(self._completion.whole(outputs), "message")
+
+    def end(self) -> dict[str, Any]:
+        """As that of `Completion`."""
+        return self._convert(self._completion.end(), "delta")
+
+    def _convert(self, content: dict[str, Any], place: str) -> dict[str, Any]:
+        kind = "chat.completion.chunk" if place == "delta" else "chat.completion"
+        choices = [self._convert_choice(choice, place) for choice in content["choices"]]
+        return {**content, "id": f"chat{content['id']}", "object": kind, "choices": choices}
+
+    def _convert_choice(self, choice: dict[str, Any], place: str) -> dict[str, Any]:
+        """The role comes once, because clients join the texts of all parts."""
+        message = {"content": choice.pop("text")}
+        if choice["index"] not in self._begun:
+            self._begun.add(choice["index"])
+            message = {"role": "assistant", **message}
+        return {**choice, place: message}
+
+
 class _ChoiceText:
     """The text of a sequence up to its first stop string, part by part.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -13,6 +13,7 @@ from linattn_core.errors import LONGEST, expected, near, quote
 from linattn_models.decoding import ContinuousBatch, Request, SamplingParams
 from linattn_models.heads.base import check_tokens, token_shape
 from linattn_models.heads.tokenizer import decode_tokens, encode_text, require_tokenizer
+from linattn_models.serving.chat import ChatTemplate
 from linattn_models.serving.states import StateStore, read_bytes
 
 # Integers that every tensor of int64 takes, also after some additions.
@@ -29,6 +30,7 @@ Strings = Annotated[list[String], Field(fail_fast=True, max_length=_MOST_STRINGS
 BODY = "a JSON object in UTF-8, with Content-Type: application/json"
 _WANTED = {
     "prompt": "a text, a list of tokens, or a list of such prompts",
+    "messages": "a list of messages with a role and a text as content",
     "stop_tokens": "a token, or a list of tokens",
     "stop": f"at most {_MOST_STRINGS} texts of at most {_LONGEST_STRING} characters",
 }
@@ -36,13 +38,30 @@ _WANTED = {
 _OFF: dict[str, tuple[Any, ...]] = {
     "best_of": (1,),
     "frequency_penalty": (0,),
+    "function_call": ("none",),
+    "functions": ([],),
     "logit_bias": ({},),
-    "logprobs": (),
+    "logprobs": (False,),
+    "modalities": (["text"],),
     "presence_penalty": (0,),
+    "response_format": ({"type": "text"},),
     "suffix": ("",),
+    "tool_choice": ("none",),
+    "tools": ([],),
+    "top_logprobs": (0,),
 }
 # OpenAI's fields that do not change an answer.
-_IGNORED = {"metadata", "safety_identifier", "service_tier", "store", "user"}
+_IGNORED = {
+    "metadata",
+    "parallel_tool_calls",
+    "prompt_cache_key",
+    "safety_identifier",
+    "service_tier",
+    "store",
+    "user",
+}
+# The most new tokens of an answer in a chat, where it is not said.
+_MOST_ANSWER = 1024
 
 
 class StreamOptions(BaseModel):
@@ -57,28 +76,20 @@ class StreamOptions(BaseModel):
     include_usage: bool | None = False
 
 
-class CompletionFields(BaseModel):
-    """The body of a POST to /v1/completions; names as in OpenAI's, where it has them.
+class _Fields(BaseModel):
+    """What bodies of completions and of chats have; names as in OpenAI's, where it has them.
 
     Null stands for the default.
 
     Attributes:
-        prompt: a text, for a model with a tokenizer, or tokens; or several of them.
-        max_tokens: the most new tokens.
         n: sequences drawn from each prompt.
         stop: each of these texts ends a sequence whose new text contains it, and is cut off.
         stop_tokens: each ends a sequence.
-        echo: whether texts begin with that of their prompt.
-        return_state: whether each sequence comes with the id of the state after its last token.
-        state: the id of a state, which the prompt continues.
-        state_bytes: in place of it, the bytes of /v1/states/ID in base64.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     model: str | None = None
-    prompt: str | Prompts = ""
-    max_tokens: int = Field(16, ge=1, le=_MOST)
     temperature: float = 1.0
     top_k: Integer | None = None
     top_p: float | None = None
@@ -87,12 +98,8 @@ class CompletionFields(BaseModel):
     n: int = Field(1, ge=1, le=_MOST)
     stop_tokens: Integer | Integers | None = None
     stop: String | Strings = ""
-    echo: bool = False
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
-    return_state: bool = False
-    state: str | None = None
-    state_bytes: str | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -106,8 +113,94 @@ class CompletionFields(BaseModel):
             for name, value in body.items()
             if name not in _IGNORED
             and not (value is None and name in known)
-            and value not in _OFF.get(name, ())
+            and not any(_is_same(value, off) for off in _OFF.get(name, ()))
         }
+
+
+class CompletionFields(_Fields):
+    """The body of a POST to /v1/completions.
+
+    Attributes:
+        prompt: a text, for a model with a tokenizer, or tokens; or several of them.
+        max_tokens: the most new tokens.
+        echo: whether texts begin with that of their prompt.
+        return_state: whether each sequence comes with the id of the state after its last token.
+        state: the id of a state, which the prompt continues.
+        state_bytes: in place of it, the bytes of /v1/states/ID in base64.
+    """
+
+    prompt: str | Prompts = ""
+    max_tokens: int = Field(16, ge=1, le=_MOST)
+    echo: bool = False
+    return_state: bool = False
+    state: str | None = None
+    state_bytes: str | None = None
+
+
+class TextPart(BaseModel):
+    """A part of a message."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(BaseModel):
+    """A message of a chat."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)]
+
+    def as_text(self) -> dict[str, str]:
+        """What templates read."""
+        parts = self.content
+        text = parts if isinstance(parts, str) else "".join(part.text for part in parts)
+        return {"role": "system" if self.role == "developer" else self.role, "content": text}
+
+
+class ChatFields(_Fields):
+    """The body of a POST to /v1/chat/completions.
+
+    Attributes:
+        messages: the last one is answered; one of them is of a user.
+        max_completion_tokens, max_tokens: the most new tokens.
+    """
+
+    messages: Annotated[list[Message], Field(fail_fast=True)]
+    max_tokens: int | None = Field(None, ge=1, le=_MOST)
+    max_completion_tokens: int | None = Field(None, ge=1, le=_MOST)
+
+
+def read_chat(
+    fields: ChatFields, template: ChatTemplate, batch: ContinuousBatch, *, most_prompt: int
+) -> CompletionFields:
+    """The completion that answers a chat.
+
+    Raises:
+        ValueError: a model without a tokenizer, no message of a user, or messages that the template
+            refuses or that are longer than `most_prompt`.
+    """
+    tokenizer = batch.decoder.tokenizer
+    require_tokenizer("messages", tokenizer)
+    if all(message.role != "user" for message in fields.messages):
+        raise ValueError(expected("messages", "a message of the role user", "none"))
+    text = template.render([message.as_text() for message in fields.messages], most_prompt)
+    prompt = _encode(text, batch)
+    length = fields.max_completion_tokens or fields.max_tokens
+    if length is None:
+        longest = batch.decoder.longest
+        room = _MOST_ANSWER if longest is None else longest - len(prompt)
+        length = max(1, min(room, _MOST_ANSWER))
+    strings = [fields.stop] if isinstance(fields.stop, str) and fields.stop else fields.stop
+    tokens = [fields.stop_tokens] if isinstance(fields.stop_tokens, int) else fields.stop_tokens
+    find = getattr(tokenizer, "token_to_id", lambda text: None)  # one of characters has no end
+    end = find(template.tokens.get("eos_token", ""))
+    return CompletionFields(
+        **{name: getattr(fields, name) for name in _SHARED},
+        prompt=[*prompt],
+        max_tokens=length,
+        stop=[*strings, *template.stop_strings][:_MOST_STRINGS],
+        stop_tokens=[*(tokens or ()), *([] if end is None else [end])],
+    )
 
 
 def read_fields(
@@ -173,18 +266,24 @@ def read_echoes(
     return [decode_tokens(tokenizer, row) for row in rows]
 
 
+# All fields, and those that a chat passes on as they are.
+FIELDS = {**CompletionFields.model_fields, **ChatFields.model_fields}
+_SHARED = _Fields.model_fields.keys() - {"stop", "stop_tokens"}
+
+
 def describe_error(error: Mapping[str, Any]) -> tuple[str, str | None]:
     """The sentence of an error of pydantic, and the field that it is about."""
     field = next((str(place)[:LONGEST] for place in error["loc"] if place != "body"), None)
     if field is None or error["type"] == "json_invalid":
         reason = error.get("ctx", {}).get("error", quote(error["input"]))
         return expected("the body", BODY, reason), None
-    names = CompletionFields.model_fields
     if field in _OFF:
         wanted = " or ".join(["null", *map(quote, _OFF[field])])
         return expected(field, wanted, quote(error["input"]), "it is not supported"), field
-    if field not in names:
-        return expected(field, "a known field", "another", near(field, names)), field
+    if field not in FIELDS:
+        return expected(field, "a known field", "another", near(field, FIELDS)), field
+    if error["type"] == "missing":
+        return expected(field, _WANTED[field], "none"), field
     if field in _WANTED:
         return expected(field, _WANTED[field], quote(error["input"])), field
     return f"{field}: {error['msg']}", field
@@ -197,6 +296,11 @@ def _list_prompts(prompt: str | list[Any], shape: tuple[int, ...]) -> list[str |
     if any(isinstance(item, int) for item in prompt):
         raise ValueError(expected("prompt", _WANTED["prompt"], "tokens beside prompts"))
     return prompt
+
+
+def _is_same(value: object, off: object) -> bool:
+    """Whether two values are equal, where 0 is not false."""
+    return value == off and isinstance(value, bool) == isinstance(off, bool)
 
 
 def _check_length(length: int, most: int, what: str) -> None:

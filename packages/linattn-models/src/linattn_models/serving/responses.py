@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from linattn_models.decoding import Output
-from linattn_models.serving.completion import Completion
+from linattn_models.serving.completion import ChatCompletion, Completion
 from linattn_models.serving.engine import Stopped, Stream
 from linattn_models.serving.metrics import Watch
 
@@ -50,7 +50,7 @@ class CompletionResponse(Response):
     def __init__(
         self,
         stream: Stream,
-        completion: Completion,
+        completion: Completion | ChatCompletion,
         watch: Watch,
         streams: bool,
         tells_usage: bool,
