@@ -60,3 +60,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """
     parser.addoption("--backend", action="append", default=[], help="backend under contract")
     parser.addoption("--instruction-set", help="of linattn-cpu, under contract")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says what was left out by default."""
+    if terminalreporter.config.option.markexpr == "not slow":
+        terminalreporter.write_line('tests marked slow did not run: -m "" runs them, too')

@@ -51,6 +51,7 @@ def wait_until(exists: Path) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_ctrl_c_reaches_the_experiment_once_and_is_waited_for(tmp_path: Path) -> None:
     script, counted = tmp_path / "counts.py", tmp_path / "counted.txt"
     script.write_text(COUNTS)

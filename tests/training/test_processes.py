@@ -66,6 +66,7 @@ def test_a_killed_run_resumes_bit_for_bit(
     assert same_weights(out, whole)
 
 
+@pytest.mark.slow
 def test_all_processes_follow_the_error_that_one_measures(start: Start, out: Path) -> None:
     code, _, errors = ended(start(out, processes=2, steps=5, **UNSTEADY))
     assert code == 0, errors

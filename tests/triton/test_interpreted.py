@@ -43,6 +43,7 @@ PART = [
 ]
 
 
+@pytest.mark.slow
 def test_a_part_of_the_contract(repository: Path) -> None:
     quietly = ("-q", "-p", "no:cacheprovider")
     ran = subprocess.run(

@@ -49,6 +49,7 @@ def encoder(tmp_path: Path) -> Path:
 
 
 # peft asks transformers by the older of two names.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 def test_characters_leaves_numbers_tables_and_a_model(
     script: Script, text: Path, tmp_path: Path

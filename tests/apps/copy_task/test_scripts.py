@@ -15,6 +15,7 @@ RECORDS = ["config.json", "metrics.jsonl", "summary.json"]
 LSH = ["lsh-1", "lsh-4"]
 
 
+@pytest.mark.slow
 def test_compare_draws_tabulates_and_keeps_the_records(script: Script, tmp_path: Path) -> None:
     where = ["--out", tmp_path / "runs", "--publish", tmp_path / "results"]
     done = script("compare", *FAST, *where)

@@ -53,6 +53,7 @@ def test_the_first_fault_is_named(fault: str, folder: Path, tmp_path: Path) -> N
         load_speech(corpus, "train", smoke("linear"), tmp_path / "cache")
 
 
+@pytest.mark.slow
 def test_all_faults_are_left_out_and_counted(folder: Path, tmp_path: Path, script: Script) -> None:
     for place, (damage, _) in enumerate(FAULTS.values()):
         damage(folder / "train" / f"train-{place}.wav")

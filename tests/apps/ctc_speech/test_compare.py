@@ -6,6 +6,8 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
+
 from linattn_lab.figures import read_figures
 from linattn_models.training import RunFolder
 from tests.apps.app_scripts import Script, cells
@@ -34,6 +36,7 @@ def write_timings(out: Path, **changes: object) -> None:
     (out / "timings.json").write_text(json.dumps({**timing, **changes}))
 
 
+@pytest.mark.slow
 def test_equal_time_is_turned_into_updates_and_ended_runs_are_kept(
     tones: Path, tmp_path: Path, script: Script
 ) -> None:

@@ -82,6 +82,7 @@ def test_what_is_written_and_published(compared: Path) -> None:
         assert read((published / name).read_bytes()) == read((out / name).read_bytes())
 
 
+@pytest.mark.slow
 def test_every_attention_in_a_given_time(script: Script, tmp_path: Path) -> None:
     """All four, timed for real; the time is so short that each gets one update."""
     flags = ["--preset", "smoke", "--rounds", 1, "--steps", 2, "--seconds", 1e-9]
@@ -95,6 +96,7 @@ def test_every_attention_in_a_given_time(script: Script, tmp_path: Path) -> None
     assert times["environment"]["threads"] >= 1
 
 
+@pytest.mark.slow
 def test_equal_updates_are_read_from_the_curves_of_equal_time(
     script: Script, tmp_path: Path
 ) -> None:
