@@ -21,8 +21,8 @@ from typing import Annotated, Any, get_args
 
 import tyro
 
-from language.data import Dataset, Texts, read_texts
 from language.presets import PRESETS, Attention, PresetName, Recipe
+from language.tokens import Texts, name_dataset, read_tokens
 from language.training import APP, describe_run, train_model
 from linattn_lab.compare import Curve, Display, Rows, compare
 from linattn_lab.script import (
@@ -43,10 +43,8 @@ class Flags:
     preset: PresetName
     """smoke: seconds; laptop: minutes on two cores; large: hours of a GPU."""
     recipe: Annotated[Recipe, tyro.conf.arg(name="")]
-    dataset: Dataset = "stdlib"
-    """stdlib: the source of Python's standard library; files: all files of --data-dir."""
-    data_dir: Path | None = None
-    """Folder of the texts, with --dataset files."""
+    data: tuple[Path, ...] = ()
+    """Files and folders, read as bytes; the source of Python's standard library if not given."""
     seeds: int = 2
     """Trainings of each attention, with the seeds --seed, --seed + 1, ..."""
     out: Path | None = None
@@ -70,7 +68,7 @@ def main() -> None:
     flags.recipe.training.config()  # refused before files are read
     require_at_least(flags, {"seeds": 1})
     out = flags.out or Path("runs", APP, f"compare-{flags.preset}")
-    texts = read_texts(flags.dataset, flags.data_dir, out)
+    texts = read_tokens(flags.data, None, out)
     trainings = Trainings(out, variants(flags, texts))
     if not flags.resume:
         trainings.refuse_runs()
@@ -103,14 +101,14 @@ def variant(flags: Flags, texts: Texts, attention: Attention, seed: int) -> Vari
             texts,
             attention=attention,
             preset=flags.preset,
-            dataset=flags.dataset,
+            dataset=name_dataset(flags.data),
             out=out,
             resume=resume,
         )
 
     training = dataclasses.replace(flags.recipe.training, seed=seed)
     settings = {
-        **describe_run(flags.recipe, texts, attention, flags.dataset),
+        **describe_run(flags.recipe, texts, attention, name_dataset(flags.data)),
         "model": {"transformer": flags.recipe.transformer(attention).to_dict()},
     }
     return Variant(f"{attention}-seed{seed}", training, train, settings)

@@ -1,9 +1,11 @@
-"""Write text with a trained model, as a stream: each byte costs the same, wherever it stands.
+"""Write text with a trained model, as a stream: each token costs the same, wherever it stands.
 
-    python apps/text_generation/generate.py --prompt "def main("
-    python apps/text_generation/generate.py --run RUN --temperature 0.5 --length 10000
+    python apps/text_generation/generate.py RUN "def main("
+    python apps/text_generation/generate.py RUN "def main(" --temperature 0.5 --length 10000
+    python apps/text_generation/generate.py RUN --chat
 
-The prompt is printed, then the text as it is drawn; Ctrl-C ends it.
+The prompt is printed, then the text as it is drawn; Ctrl-C ends it. In a chat, the model continues
+each line of yours with one of its own. It keeps its state between them, whose size does not grow.
 """
 
 from __future__ import annotations
@@ -13,56 +15,114 @@ if __name__ == "__main__":
     import linattn_lab.startup
     import linattn_lab.threads  # noqa: F401
 
-import codecs
 import dataclasses
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+import tyro
 
 from language.presets import RECOMMENDED
 from language.training import APP
-from linattn_lab.runs import app_config
+from linattn_core.errors import expected
+from linattn_lab.machine import default_device
 from linattn_lab.script import parse_flags, require_at_least, run_script
-from linattn_models import AutoregressiveTransformer
-from linattn_models.training import RunFolder
+from linattn_models import AutoregressiveTransformer, DecodingState, load
+from linattn_models.decoding.texts import TextParts
+from linattn_models.heads.tokenizer import encode_text
 
 
 @dataclasses.dataclass(frozen=True)
 class Flags:
-    """Which run, and what it writes."""
+    """Which model, and what it writes."""
 
-    run: Path = Path("runs", APP, f"stdlib-{RECOMMENDED}-laptop")
-    """Folder of the run that train.py made; its newest checkpoint is taken."""
-    prompt: str = "import "
-    """What the text begins with."""
+    run: tyro.conf.Positional[Path] = Path("runs", APP, f"stdlib-{RECOMMENDED}-laptop")
+    """Folder of a run of train.py, or of a saved model with a tokenizer."""
+    prompt: tyro.conf.Positional[str | None] = None
+    """What the text begins with; "import " if not given, or nothing in a chat."""
+    chat: bool = False
+    """Continue each line of the input by another one."""
     length: int = 1_000
-    """Bytes to write after the prompt."""
+    """The most tokens to write after the prompt, or after a line."""
     temperature: float = 0.8
-    """Below 1, likely bytes are drawn more often; at 0, the likeliest always."""
+    """Below 1, likely tokens are drawn more often; at 0, the likeliest always."""
     top_p: float = 0.95
-    """Bytes are drawn from the likeliest whose probabilities add up to this."""
+    """Tokens are drawn from the likeliest whose probabilities add up to this."""
     seed: int = 0
     """Decides every draw."""
 
 
 def main(flags: Flags) -> None:
-    """Prints the prompt and what follows."""
+    """Prints the prompt and what follows, or answers line by line."""
     require_at_least(flags, {"length": 1, "seed": 0})
-    run = RunFolder(flags.run)
-    app_config(run, APP, ())
-    model, _ = run.load_model(AutoregressiveTransformer.from_dict)
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a character may have several bytes
-    tokens = model.eval().stream(
-        prefix=[list(flags.prompt.encode())],
-        max_new_tokens=flags.length,
-        temperature=flags.temperature,
-        top_p=flags.top_p,
-        generator=torch.Generator().manual_seed(flags.seed),
-    )
-    print(flags.prompt, end="", flush=True)
-    for token in tokens:
-        print(decoder.decode(bytes([int(token)])), end="", flush=True)
-    print(decoder.decode(b"", True))
+    writer = Writer(flags, load_text_model(flags.run))
+    if flags.chat:
+        chat(writer, flags.prompt or "")
+        return
+    prompt = "import " if flags.prompt is None else flags.prompt
+    print(prompt, end="", flush=True)
+    for part in writer.write(prompt):
+        print(part, end="", flush=True)
+    print()
+
+
+def load_text_model(folder: Path) -> AutoregressiveTransformer:
+    """The model of a folder, if it writes text."""
+    model = load(folder)
+    if not isinstance(model, AutoregressiveTransformer) or model.tokenizer is None:
+        wanted, advice = "a model with a tokenizer", "train one with train.py"
+        raise ValueError(expected(str(folder), wanted, "another model", advice))
+    return model.to(default_device())
+
+
+class Writer:
+    """Continues texts with a model.
+
+    Attributes:
+        state: all that the model remembers; None before the first text.
+    """
+
+    def __init__(self, flags: Flags, model: AutoregressiveTransformer) -> None:
+        self.state: DecodingState | None = None
+        self._flags, self._model = flags, model
+        self._generator = torch.Generator(model.device).manual_seed(flags.seed)
+
+    def write(self, text: str, stop: str | None = None) -> Iterator[str]:
+        """Yields what follows a text, after those before, until it has `stop` in it."""
+        stream = self._model.stream(
+            prefix=text,
+            state=self.state,
+            max_new_tokens=self._flags.length,
+            stop_strings=stop,
+            temperature=self._flags.temperature,
+            top_p=self._flags.top_p,
+            generator=self._generator,
+            return_state=True,
+        )
+        tokenizer = self._model.tokenizer
+        parts = TextParts(tokenizer, encode_text(tokenizer, text), self.state is not None)
+        for token in stream:
+            yield parts.add(int(token))
+        yield parts.end()
+        self.state = stream.state
+
+
+def chat(writer: Writer, prompt: str) -> None:
+    """Answers the lines of the input; `prompt` stands before the first one."""
+    print("> ", end="", flush=True)
+    for line in sys.stdin:
+        try:
+            for part in writer.write(prompt + line, stop="\n"):
+                print(part.removesuffix("\n"), end="", flush=True)
+        except ValueError as error:  # such as a character that the tokenizer does not have
+            print(error, file=sys.stderr)
+            continue
+        prompt, state = "", writer.state
+        if state is not None:
+            print(f"\n[state: {state.nbytes:,} bytes after {state.position} tokens]")
+        print("> ", end="", flush=True)
+    print()
 
 
 if __name__ == "__main__":

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from linattn_models.training import RunFolder, write_json
+import linattn_models
+from linattn_models import ByteTokenizer
+from linattn_models.training import RunFolder, TensorData, write_json
+from tests.models.tiny import tiny_model
 from tests.training.toy import toy_evaluate, toy_model, toy_run
 
 LINES = [{"step": step, "split": "train", "seconds": 0.5, "loss": 0.1} for step in (1, 2)]
@@ -36,6 +39,33 @@ def test_an_edited_configuration_is_refused_before_a_model_is_built(unbroken: Pa
             run.load_model(lambda config: pytest.fail("built"))
     finally:
         run.config_file.write_bytes(content)
+
+
+def test_a_run_is_loaded_as_a_saved_model(tmp_path: Path, unbroken: Path) -> None:
+    model = tiny_model(head=256).float()
+    model.tokenizer = ByteTokenizer()
+    toy_run(
+        tmp_path / "run",
+        model=model,
+        data=TensorData(torch.randint(256, (4, 5))),
+        loss=lambda model, tokens: model.loss(tokens),
+        evaluate=None,
+        checkpoint_every=1,
+        steps=11,
+    )
+    run = RunFolder(tmp_path / "run")
+    for folder in (run.path, run.checkpoint_folder(11)):
+        loaded = linattn_models.load(folder)
+        assert not loaded.training
+        assert (loaded.tokenizer, loaded.to_dict()) == (model.tokenizer, model.to_dict())
+        assert all(map(torch.equal, loaded.parameters(), model.parameters()))
+    assert linattn_models.read_config(run.path)["model"] == "AutoregressiveTransformer"
+    run.checkpoints_folder.rename(run.path / "elsewhere")
+    run.checkpoints_folder.mkdir()
+    with pytest.raises(ValueError, match="checkpoint"):
+        linattn_models.load(run.path)
+    with pytest.raises(FileNotFoundError, match=r"config\.json"):
+        linattn_models.load(unbroken)  # of a module that is not of this package
 
 
 @pytest.mark.parametrize(

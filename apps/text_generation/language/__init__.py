@@ -1,4 +1,4 @@
-"""Models of text, byte by byte: texts, presets, measures, training."""
+"""Models of text: files, tokens, presets, measures, training."""
 
 import sys
 from importlib.util import find_spec

@@ -28,14 +28,14 @@ class Recipe:
 
     training: Annotated[TrainingFlags, tyro.conf.arg(name="")]
     length: int
-    """Bytes of a piece of text in training."""
+    """Tokens of a piece of text in training."""
     num_layers: int
     num_heads: int
     head_dim: int
     window_size: int = 64
     """Keys that --attention window reads by softmax."""
     held_out: int = 256
-    """Pieces of the held-out files that are evaluated, of --length bytes."""
+    """Pieces of what is held out that are evaluated, of --length tokens."""
 
     def transformer(self, attention: Attention) -> TransformerConfig:
         """The layers of today's language models with an attention, all else alike."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from language.data import VOCABULARY, Dataset, Texts, Windows, spread_windows
+from language.data import Windows, spread_windows
 from language.presets import Attention, Recipe
+from language.tokens import Texts
 from linattn_lab.figures import write_figures
+from linattn_lab.machine import default_device
+from linattn_lab.memory import peak_memory
 from linattn_lab.plots import plot_run
 from linattn_lab.script import require_at_least
+from linattn_lab.tables import memory
+from linattn_lab.updates import measure_updates
 from linattn_models import AutoregressiveTransformer
+from linattn_models.heads.tokenizer import count_tokens
 from linattn_models.training import (
     RunFolder,
     is_main_process,
@@ -24,7 +31,7 @@ from linattn_models.training import (
 )
 
 APP = "text_generation"
-PIECES = 1 << 20  # of the training; the order of so many is drawn at its start
+PIECES = 1 << 20  # of the training, at least; the order of so many is drawn at its start
 AT_ONCE = 16  # bounds the memory of an evaluation
 
 
@@ -34,25 +41,34 @@ def train_model(
     *,
     attention: Attention,
     preset: str,
-    dataset: Dataset,
+    dataset: str,
     out: Path,
     resume: bool,
+    announce: bool = False,
 ) -> dict[str, Any]:
     """What summary.json in the run folder `out` holds once the model is trained.
 
     The seed decides the pieces of text and their order, the same for every attention.
+
+    Args:
+        announce: whether to print first what was read, and what a new run will take.
     """
     require_at_least(recipe, {"held_out": 1, "window_size": 1})
     config = recipe.training.config()
-    pieces = Windows(texts.training, config.seed, PIECES, recipe.length)
+    count = max(PIECES, len(texts.training) // max(recipe.length, 1))
+    pieces = Windows(texts.training, config.seed, count, recipe.length)
     held_out = spread_windows(texts.held_out, recipe.held_out, recipe.length)
     torch.manual_seed(config.seed)  # the weights at the start
-    model = AutoregressiveTransformer(recipe.transformer(attention), VOCABULARY)
+    model = AutoregressiveTransformer(recipe.transformer(attention), count_tokens(texts.tokenizer))
+    model.tokenizer = texts.tokenizer
+    if announce and resume == RunFolder(out).holds_run():
+        announce_run(recipe, texts, model, pieces, out, resume)
+    bytes_per_token = texts.counts.held_out_bytes / len(texts.held_out)
     summary = train(
         model,
         pieces,
-        loss=lambda model, batch: model.loss(batch["tokens"]),
-        evaluate=lambda model: text_measures(model, held_out),
+        loss=text_loss,
+        evaluate=lambda model: text_measures(model, held_out, bytes_per_token),
         config=config,
         out=out,
         resume=resume,
@@ -69,27 +85,72 @@ def train_model(
     return summary
 
 
+def text_loss(model: AutoregressiveTransformer, batch: dict[str, Tensor]) -> Tensor:
+    """The mean over the tokens of a batch."""
+    return model.loss(batch["tokens"])
+
+
 def describe_run(
-    recipe: Recipe, texts: Texts, attention: Attention, dataset: Dataset
+    recipe: Recipe, texts: Texts, attention: Attention, dataset: str
 ) -> dict[str, object]:
     """What config.json has beside model and training; a resumed run must have the same."""
     return {
         "dataset": dataset,
         "attention": attention,
-        "training_bytes": len(texts.training),
-        "held_out_bytes": recipe.held_out * min(recipe.length, len(texts.held_out)),
-        "data_digest": texts.digest(),
+        "training_tokens": len(texts.training),
+        "held_out_tokens": recipe.held_out * min(recipe.length, len(texts.held_out)),
+        "data_digest": texts.counts.digest,
     }
 
 
+def announce_run(
+    recipe: Recipe,
+    texts: Texts,
+    model: AutoregressiveTransformer,
+    pieces: Windows,
+    out: Path,
+    resume: bool,
+) -> None:
+    """Prints what was read, what the training takes by its first updates, and where it goes."""
+    counts, training = texts.counts, recipe.training
+    lines = [
+        f"read: {counts.files:,} files, {counts.training_bytes:,} bytes to learn from, "
+        f"{counts.held_out_bytes:,} held out",
+        f"tokens: {len(texts.training):,} to learn from, {len(texts.held_out):,} held out, "
+        f"a vocabulary of {count_tokens(texts.tokenizer):,}",
+        f"model: {sum(x.numel() for x in model.parameters()):,} parameters",
+        f"training: {training.steps:,} updates of "
+        f"{training.batch_size:,} x {recipe.length:,} tokens",
+    ]
+    if not resume:
+        device, copied = torch.device(default_device()), {"model": copy.deepcopy(model)}
+        measured, peak = peak_memory(
+            device, lambda: measure_updates(copied, pieces, text_loss, training, rounds=1)
+        )
+        total = training.steps * measured["seconds"]["model"]
+        lines[-1] += f"; about {duration(total)}, without evaluations, and {memory(peak)} of memory"
+    if is_main_process():
+        print(*lines, f"run: {out}", sep="\n", flush=True)
+
+
+def duration(seconds: float) -> str:
+    """A time in the unit that people use."""
+    for unit, size in (("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} seconds"
+
+
 @torch.no_grad()
-def text_measures(model: AutoregressiveTransformer, pieces: Tensor) -> dict[str, float]:
-    """The measures of pieces of text (count, length), each byte predicted from those before it.
+def text_measures(
+    model: AutoregressiveTransformer, pieces: Tensor, bytes_per_token: float
+) -> dict[str, float]:
+    """The measures of pieces of text (count, length), each token predicted from those before it.
 
     All processes of torchrun must call it: each measures a part.
 
     Returns:
-        "loss", nats per byte; "bits_per_byte"; "accuracy", the share of bytes that are the
+        "loss", nats per token; "bits_per_byte"; "accuracy", the share of tokens that are the
         likeliest guess.
     """
     nats = right = 0.0
@@ -102,6 +163,6 @@ def text_measures(model: AutoregressiveTransformer, pieces: Tensor) -> dict[str,
     loss = nats / pieces.numel()
     return {
         "loss": loss,
-        "bits_per_byte": loss / math.log(2),
+        "bits_per_byte": loss / math.log(2) / bytes_per_token,
         "accuracy": right / pieces.numel(),
     }

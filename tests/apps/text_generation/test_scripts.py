@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+import linattn_models
+from linattn_models import ByteTokenizer
 from tests.apps.app_scripts import PNG, Script, cells
 
 ATTENTIONS = ["linear", "fixed-decay", "learned-decay", "hedgehog-decay", "window", "softmax"]
 
 
 def test_it_writes_what_was_asked_for(script: Script, smoke_run: Path) -> None:
-    flags = ["--run", smoke_run, "--prompt", "def ", "--length", 20]
+    flags = [smoke_run, "def ", "--length", 20]
     first, again = script("generate", *flags), script("generate", *flags)
     assert first.code == 0, first.stderr
     assert first.stdout == again.stdout
@@ -22,17 +26,68 @@ def test_it_writes_what_was_asked_for(script: Script, smoke_run: Path) -> None:
     assert other.stdout != first.stdout
 
 
+def test_a_chat_continues_its_state_whose_size_stays(
+    script: Script, smoke_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("import os\nimport re\nimport io\n"))
+    done = script("generate", smoke_run, "--chat", "--length", 5)
+    assert done.code == 0, done.stderr
+    states = re.findall(r"([\d,]+) bytes after (\d+) tokens", done.stdout)
+    assert len(states) == 3 and len({size for size, _ in states}) == 1
+    read = [int(tokens) for _, tokens in states]
+    assert read == sorted(set(read)) and read[-1] >= 3 * 11
+
+
+def test_the_folder_of_a_run_is_a_saved_model(smoke_run: Path) -> None:
+    model = linattn_models.load(smoke_run)
+    assert model.tokenizer == ByteTokenizer()
+    tokens = model.generate(prefix="def ", max_new_tokens=5, seeds=1)
+    assert model.decode(tokens)[0].startswith("def ")
+
+
+def train_flags(texts: Path, out: Path) -> list[object]:
+    return ["--preset", "smoke", "--data", texts, "--out", out, "--steps", 2]
+
+
+@pytest.mark.parametrize("tokenizer", ["characters", "bpe:300", "prepared"])
+def test_one_file_is_enough_whatever_the_tokens_are(
+    tokenizer: str, script: Script, tmp_path: Path
+) -> None:
+    if tokenizer != "characters":
+        pytest.importorskip("tokenizers")
+    text = tmp_path / "poem.txt"
+    text.write_text("".join(f"The text of {i}, é. " for i in range(200)), encoding="utf-8")
+    flags = [*train_flags(text, tmp_path / "run"), "--tokenizer", tokenizer]
+    if tokenizer == "prepared":
+        prepare = ["--data", text, "--tokenizer", "bpe:300", "--out", tmp_path / "tokens"]
+        assert script("prepare", *prepare).code == 0
+        flags = train_flags(tmp_path / "tokens", tmp_path / "run")
+    done = script("train", *flags)
+    assert done.code == 0, done.stderr
+    for told in (
+        "read: 1 files, ",
+        "tokens: ",
+        " held out",
+        "about ",
+        "B of memory",
+        f"run: {tmp_path}",
+    ):
+        assert told in done.stdout
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    metrics = summary["metrics"]
+    bits = metrics["loss"] / 0.6931471805599453
+    assert metrics["bits_per_byte"] < bits
+    written = script("generate", tmp_path / "run", "The é", "--length", 5)
+    assert written.code == 0 and written.stdout.startswith("The é"), written.stderr
+
+
 def test_a_run_is_not_resumed_on_other_text(script: Script, tmp_path: Path) -> None:
-    texts = tmp_path / "texts"
-    texts.mkdir()
-    for number in range(40):
-        (texts / f"{number}.txt").write_text(f"The text of {number}. " * 20)
-    flags = ["--preset", "smoke", "--dataset", "files", "--data-dir", texts]
-    flags += ["--out", tmp_path / "run", "--steps", 2]
+    text = tmp_path / "text"
+    text.write_text("".join(f"The text of {i}. " for i in range(99)))
+    flags = train_flags(text, tmp_path / "run")
     assert script("train", *flags).code == 0
     assert script("train", *flags, "--resume").code == 0
-    for file in texts.iterdir():
-        file.write_text(file.read_text().swapcase())  # of the same sizes
+    text.write_text(text.read_text().swapcase())  # of the same size
     other = script("train", *flags, "--resume")
     assert other.code == 2 and "data_digest" in other.stderr
 
@@ -61,6 +116,6 @@ def test_compare_draws_tabulates_and_resumes(script: Script, tmp_path: Path) -> 
     assert (tmp_path / "runs" / "table.md").read_text() == table
 
 
-def test_a_run_of_another_application_writes_nothing(script: Script, tmp_path: Path) -> None:
-    done = script("generate", "--run", tmp_path)
+def test_a_folder_without_a_model_of_text_writes_nothing(script: Script, tmp_path: Path) -> None:
+    done = script("generate", tmp_path)
     assert done.code == 2 and str(tmp_path) in done.stderr

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linattn_models import AutoregressiveTransformer, CharacterTokenizer, ContinuousBatch, Request
+from linattn_models import (
+    AutoregressiveTransformer,
+    ByteTokenizer,
+    CharacterTokenizer,
+    ContinuousBatch,
+    Request,
+)
 from linattn_models.decoding.sampling import SamplingParams
 from linattn_models.decoding.stopping import Stop, TextEnd
 from linattn_models.decoding.texts import TextParts
@@ -63,6 +69,8 @@ def byte_level() -> Any:
 
 def spell(tokenizer: Any, text: str) -> list[int]:
     """The tokens of the bytes of a text."""
+    if isinstance(tokenizer, ByteTokenizer):
+        return tokenizer.encode(text)
     table = tokenizer.get_vocab()
     if "<0x00>" in table:
         return [table[f"<0x{byte:02X}>"] for byte in text.encode()]
@@ -71,7 +79,7 @@ def spell(tokenizer: Any, text: str) -> list[int]:
 
 
 WORDS = [characters, metaspace, wordpiece, suffixes, spaces]
-BYTES = [llama, byte_level]
+BYTES = [llama, byte_level, ByteTokenizer]
 
 
 @st.composite
@@ -80,6 +88,8 @@ def sequences(draw: st.DrawFn) -> tuple[Any, list[list[int]]]:
     tokenizer = draw(st.sampled_from([*WORDS, *BYTES]))()
     if isinstance(tokenizer, CharacterTokenizer):
         token = st.integers(0, len(tokenizer) - 1).map(lambda x: [x])
+    elif isinstance(tokenizer, ByteTokenizer):
+        token = st.text("aé日😀 \ufffd", min_size=1, max_size=9).map(tokenizer.encode)
     else:
         table = tokenizer.get_vocab()
         whole = sorted(x for word, x in table.items() if len(word) > 1 and word[:3] != "<0x")

@@ -12,9 +12,12 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from linattn_models import (
     AutoregressiveTransformer,
+    ByteTokenizer,
     CharacterTokenizer,
     MixtureOfLogistics,
     load,
@@ -45,6 +48,34 @@ def words() -> Any:
     made.add_special_tokens(["<end>"])
     made.post_processor = tokenizers.processors.TemplateProcessing("$A <end>", None, [("<end>", 6)])
     return made
+
+
+@given(st.binary() | st.text().filter(lambda x: x.isprintable()).map(str.encode))
+def test_a_tokenizer_of_bytes_gives_back_every_byte(content: bytes) -> None:
+    tokenizer = ByteTokenizer()
+    tokens = tokenizer.encode(content)
+    assert tokenizer.to_bytes(tokens) == content
+    text = decode_tokens(tokenizer, tokens)
+    assert text == content.decode(errors="replace")
+    if text.encode() == content:
+        assert encode_text(tokenizer, text) == tokens
+
+
+def test_a_tokenizer_of_bytes_is_saved_with_its_model(tmp_path: Path) -> None:
+    model = tiny_model(head=256)
+    model.tokenizer = ByteTokenizer()
+    save(model, tmp_path)
+    loaded = load(tmp_path)
+    assert loaded.tokenizer == ByteTokenizer() != characters()
+    assert loaded.generate(prefix="é", length=2).tolist() == [[0xC3, 0xA9]]
+
+
+@pytest.mark.parametrize("wrong", [[256], [-1], ["a"], "abc"])
+def test_what_is_no_byte_is_refused(wrong: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="tokens: expected"):
+        ByteTokenizer().to_bytes(wrong)
+    with pytest.raises(ValueError, match="surrogate"):
+        ByteTokenizer().encode("\ud800")
 
 
 tokenizers_of_both_kinds = pytest.mark.parametrize("make", [characters, words])
@@ -211,6 +242,7 @@ def sha256_of(content: bytes) -> str:
         b'{"characters": "abc"}',
         b'{"characters": "aabbccd"}',
         b'{"characters": 5}',
+        b'{"bytes": 7}',
     ],
 )
 def test_tokenizers_that_are_damaged_or_absent_are_refused(

@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from linattn_core.errors import expected, quote
@@ -25,7 +26,7 @@ def data_digest(*parts: npt.NDArray[Any]) -> str:
     digest = hashlib.sha256()
     for part in parts:
         digest.update(f"{part.dtype.str} {part.shape}".encode())
-        digest.update(part.tobytes())
+        digest.update(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 

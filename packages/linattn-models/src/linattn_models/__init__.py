@@ -25,7 +25,7 @@ Hypotheses, TokenStream      what beam_search and stream return
 DecodingState                the state between two steps
 KeyValueCache, WindowCache   the state of a layer with softmax, or with a window
 save, load, read_config      one folder: config.json, model.safetensors, tokenizer.json
-CharacterTokenizer           a table of characters, from text to tokens and back
+ByteTokenizer, CharacterTokenizer    from text to tokens and back
 load_decoder                 the compiled decoder of a saved model, also from weights in fewer bits
 """
 
@@ -73,7 +73,7 @@ from linattn_models.decoding import (
     compile_decoder,
 )
 from linattn_models.heads import Categorical, Head, MixtureOfLogistics, head_from_dict
-from linattn_models.heads.tokenizer import CharacterTokenizer
+from linattn_models.heads.tokenizer import ByteTokenizer, CharacterTokenizer
 from linattn_models.layers.config import TransformerConfig
 from linattn_models.layers.transformer import Transformer
 from linattn_models.saving import load, load_decoder, read_config, save
@@ -88,6 +88,7 @@ __all__ = [
     "Attention",
     "AutoregressiveTransformer",
     "BeamSearch",
+    "ByteTokenizer",
     "CTCBiLSTM",
     "CTCBiLSTMConfig",
     "CTCTransformer",

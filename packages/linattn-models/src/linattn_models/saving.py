@@ -1,6 +1,7 @@
 """Models on disk: one folder with `config.json` and `model.safetensors`; nothing is unpickled.
 
-A model of text has a third file, `tokenizer.json`.
+A model of text has a third file, `tokenizer.json`. A checkpoint of a training run is such a folder,
+too.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from linattn_models.weights.model_files import (
     TOKENIZER_DIGEST,
     TOKENIZER_FILE,
     WEIGHTS_FILE,
+    describe_weights,
+    find_model,
     read_model_config,
     read_model_files,
     write_model_files,
@@ -114,6 +117,15 @@ def save(
         distributed.barrier()  # every rank may load now
 
 
+def describe_model(model: nn.Module) -> dict[str, bytes]:
+    """The files that `load` needs beside the weights; none for a model of another class."""
+    kind = own_class(model).__name__
+    if kind not in _CLASSES or not isinstance(model, _CLASSES[kind]):
+        return {}
+    config = {"model": kind, **model.to_dict(), "extra": {}}
+    return describe_weights(config, model.state_dict(), _tokenizer_content(model, None))
+
+
 def _tokenizer_content(model: Model, tokenizer: Any) -> bytes | None:
     """The file of a model's tokenizer."""
     own = model.tokenizer if isinstance(model, TokenTransformer) else None
@@ -143,14 +155,15 @@ def _write(
 def load(folder: str | Path) -> Model:
     """The model that `save` wrote, on the CPU, in evaluation mode, in the dtype it was saved in.
 
-    Weights in fewer bits become float32. A tokenizer that was saved is the model's `tokenizer`.
+    Of the folder of a training run, the model of its newest checkpoint. Weights in fewer bits
+    become float32. A tokenizer that was saved is the model's `tokenizer`.
 
     Raises:
         FileNotFoundError: no such folder, or one of its two files is absent.
-        ValueError: a configuration that is not JSON, has an unknown or missing key or another
-            version; weights that are damaged, do not fit the configuration, or are others than
-            those of its "sha256" (weights of another program need none); a tokenizer that is
-            damaged, absent or of another vocabulary.
+        ValueError: a run without a checkpoint; a configuration that is not JSON, has an unknown or
+            missing key or another version; weights that are damaged, do not fit the configuration,
+            or are others than those of its "sha256" (weights of another program need none); a
+            tokenizer that is damaged, absent or of another vocabulary.
         ModuleNotFoundError: a tokenizer of the library `tokenizers`, which is not installed.
     """
     return _load(Path(folder))[0]
@@ -158,6 +171,7 @@ def load(folder: str | Path) -> Model:
 
 def _load(folder: Path) -> tuple[Model, str]:
     """The model, and the weights with which it was saved, by their name."""
+    folder = find_model(folder)
     config, tensors, tokenizer = read_model_files(folder)
     path, weights = folder / CONFIG_FILE, folder / WEIGHTS_FILE
     _require_known_model(path, config)
@@ -208,7 +222,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
         FileNotFoundError: no such file.
         ValueError: not JSON, another version of the format, or an unknown kind of model.
     """
-    path = Path(folder) / CONFIG_FILE
+    path = find_model(Path(folder)) / CONFIG_FILE
     config = read_model_config(path)
     _require_known_model(path, config)
     return config

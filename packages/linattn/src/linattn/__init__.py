@@ -17,6 +17,7 @@ from linattn_core import (
 )
 from linattn_models import (
     AutoregressiveTransformer,
+    ByteTokenizer,
     CharacterTokenizer,
     EncoderAttention,
     Linear,
@@ -34,6 +35,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AutoregressiveTransformer",
+    "ByteTokenizer",
     "CharacterTokenizer",
     "EncoderAttention",
     "Linear",

@@ -75,8 +75,8 @@ class GenerationMixin(Stepper):
     def tokenizer(self) -> Any:
         """What turns text into the model's tokens and back: None, until it is set.
 
-        A `CharacterTokenizer`, or a `Tokenizer` of the library `tokenizers`, with the vocabulary of
-        the model. Prefixes and stop strings may then be text.
+        A `ByteTokenizer`, a `CharacterTokenizer`, or a `Tokenizer` of the library `tokenizers`,
+        with the vocabulary of the model. Prefixes and stop strings may then be text.
         """
         return self._tokenizer
 

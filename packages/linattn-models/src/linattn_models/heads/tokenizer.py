@@ -1,4 +1,4 @@
-"""From text to tokens and back: a table of characters, or an object of the library `tokenizers`."""
+"""From text to tokens and back: bytes, characters, or an object of the library `tokenizers`."""
 
 from __future__ import annotations
 
@@ -76,18 +76,78 @@ class CharacterTokenizer:
                 raise ValueError(expected("tokens", f"some of 0..{len(self) - 1}", place))
         return "".join(self.characters[place] for place in places)
 
+    def to_str(self) -> str:
+        """The content of the file that it is saved in."""
+        return json.dumps({"characters": self.characters}) + "\n"
 
-def encode_text(tokenizer: Any, text: str) -> list[int]:
-    """The tokens of a whole text, without special tokens around them."""
-    if isinstance(tokenizer, CharacterTokenizer):
-        return tokenizer.encode(text)
-    _refuse_settings("tokenizer", tokenizer)
+
+class ByteTokenizer:
+    """One token for each byte of UTF-8, 256 in all: for every text, and every file.
+
+    tokenizer = ByteTokenizer()
+    tokenizer.encode("é")      # [195, 169]; of bytes, the same numbers
+    """
+
+    def __len__(self) -> int:
+        return 256
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ByteTokenizer)
+
+    def __hash__(self) -> int:
+        return hash(ByteTokenizer)
+
+    def __repr__(self) -> str:
+        return "ByteTokenizer()"
+
+    def encode(self, text: str | bytes) -> list[int]:
+        """The bytes of a text, or of bytes, which need not be UTF-8.
+
+        Raises:
+            ValueError: half of a surrogate pair, which UTF-8 does not have.
+        """
+        return list(text if isinstance(text, bytes) else _to_utf8(text))
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """The text of tokens, with U+FFFD for bytes that are not UTF-8; raises as `to_bytes`."""
+        return self.to_bytes(tokens).decode(errors="replace")
+
+    def to_bytes(self, tokens: Iterable[int]) -> bytes:
+        """The bytes of tokens, exactly.
+
+        Raises:
+            ValueError: a token that is not a byte.
+            TypeError: not a list of integers.
+        """
+        values = int_list("tokens", tokens)
+        for value in values:
+            if not 0 <= value < len(self):
+                raise ValueError(expected("tokens", "some of 0..255", value))
+        return bytes(values)
+
+    def to_str(self) -> str:
+        """The content of the file that it is saved in."""
+        return json.dumps({"bytes": len(self)}) + "\n"
+
+
+_OWN = (ByteTokenizer, CharacterTokenizer)
+
+
+def _to_utf8(text: str) -> bytes:
     try:
-        text.encode()
+        return text.encode()
     except UnicodeEncodeError as error:
         got = f"{quote(text[error.start])} at place {error.start}"
         advice = "half of a surrogate pair stands alone"
         raise ValueError(expected("text", "Unicode", got, advice)) from None
+
+
+def encode_text(tokenizer: Any, text: str) -> list[int]:
+    """The tokens of a whole text, without special tokens around them."""
+    if isinstance(tokenizer, _OWN):
+        return tokenizer.encode(text)
+    _refuse_settings("tokenizer", tokenizer)
+    _to_utf8(text)
     tokens: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
     return tokens
 
@@ -106,7 +166,7 @@ def read_tokens(tokens: Any) -> Tensor:
 
 def decode_tokens(tokenizer: Any, tokens: list[int]) -> str:
     """The text of tokens, special tokens included."""
-    if isinstance(tokenizer, CharacterTokenizer):
+    if isinstance(tokenizer, _OWN):
         return tokenizer.decode(tokens)
     text: str = tokenizer.decode(tokens, skip_special_tokens=False)
     return text
@@ -134,17 +194,15 @@ def _refuse_settings(name: str, tokenizer: Any) -> None:
 
 def check_tokenizer(name: str, tokenizer: Any, head: Head) -> None:
     """Refuses what is no tokenizer, changes texts, or has another vocabulary than the head."""
-    if isinstance(tokenizer, CharacterTokenizer):
-        size = len(tokenizer)
-    elif all(callable(getattr(tokenizer, method, None)) for method in _METHODS):
-        _refuse_settings(name, tokenizer)
-        size = max(tokenizer.get_vocab().values(), default=-1) + 1
-    else:
-        wanted = "a CharacterTokenizer, or a Tokenizer of the library tokenizers"
+    known = all(callable(getattr(tokenizer, method, None)) for method in _METHODS)
+    if not isinstance(tokenizer, _OWN) and not known:
+        wanted = "a ByteTokenizer, a CharacterTokenizer, or a Tokenizer of the library tokenizers"
         got, advice = f"a {type(tokenizer).__name__}", ""
         if hasattr(tokenizer, "backend_tokenizer"):
             advice = "pass its backend_tokenizer"
         raise TypeError(expected(name, wanted, got, advice))
+    _refuse_settings(name, tokenizer)
+    size = count_tokens(tokenizer)
     if not isinstance(head, Categorical):
         wanted = "none for a model without a Categorical head"
         raise ValueError(expected(name, wanted, f"one of {size} tokens"))
@@ -153,11 +211,18 @@ def check_tokenizer(name: str, tokenizer: Any, head: Head) -> None:
         raise ValueError(expected(name, wanted, f"one of {size}"))
 
 
+def count_tokens(tokenizer: Any) -> int:
+    """The size of a tokenizer's vocabulary."""
+    if isinstance(tokenizer, _OWN):
+        return len(tokenizer)
+    return int(max(tokenizer.get_vocab().values(), default=-1)) + 1
+
+
 def write_tokenizer(tokenizer: Any) -> bytes:
     """The content of a file from which `read_tokenizer` makes the tokenizer again."""
-    if isinstance(tokenizer, CharacterTokenizer):
-        return (json.dumps({"characters": tokenizer.characters}) + "\n").encode()
-    content: str = tokenizer.to_str(pretty=True)
+    content: str = (
+        tokenizer.to_str() if isinstance(tokenizer, _OWN) else tokenizer.to_str(pretty=True)
+    )
     return content.encode()
 
 
@@ -170,6 +235,8 @@ def read_tokenizer(path: str, content: bytes) -> Any:
     try:
         if values.keys() == {"characters"}:
             return CharacterTokenizer(values["characters"])
+        if values == {"bytes": 256}:
+            return ByteTokenizer()
         from tokenizers import Tokenizer
 
         tokenizer = Tokenizer.from_str(content.decode())

@@ -34,7 +34,7 @@ class Flags:
     """Which model, where, and for how many clients."""
 
     model: tyro.conf.Positional[Path]
-    """Folder that `linattn_models.save` wrote."""
+    """Folder that `linattn_models.save` wrote, or that of a training run."""
     name: str | None = None
     """The model's name for clients; by default the folder's."""
     host: str = "127.0.0.1"

@@ -29,13 +29,23 @@ class Checkpoint(NamedTuple):
     state: dict[str, Any]
 
 
-def write_checkpoint(folder: Path, weights: Mapping[str, Tensor], state: dict[str, Any]) -> None:
-    """Writes a new folder under a temporary name, flushes it to disk and renames it."""
+def write_checkpoint(
+    folder: Path,
+    weights: Mapping[str, Tensor],
+    state: dict[str, Any],
+    files: Mapping[str, bytes] | None = None,
+) -> None:
+    """Writes a new folder under a temporary name, flushes it to disk and renames it.
+
+    Args:
+        files: others, by name, such as the model's description.
+    """
     # A copy of each tensor, because safetensors refuses tied weights. Loading copies into both.
     copies = {name: x.detach().to("cpu", copy=True).contiguous() for name, x in weights.items()}
     buffer = io.BytesIO()
     torch.save(state, buffer)
     contents = {MODEL_FILE: safetensors.torch.save(copies), STATE_FILE: buffer.getvalue()}
+    contents |= files or {}
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with new_folder(folder) as temporary:

@@ -11,6 +11,7 @@ from time import perf_counter
 
 from linattn_core.errors import expected
 from linattn_models.basics.files import remove_folder
+from linattn_models.saving import describe_model
 from linattn_models.training.checkpoint import refuse_other_content, write_checkpoint
 from linattn_models.training.config import ENDING
 from linattn_models.training.processes import on_main_process, share_refusals
@@ -65,8 +66,8 @@ def save_progress(
     }
 
     def write() -> None:
-        weights = updater.model.state_dict()
-        write_checkpoint(folder.checkpoint_folder(progress.step), weights, state)
+        weights, files = updater.model.state_dict(), describe_model(updater.model)
+        write_checkpoint(folder.checkpoint_folder(progress.step), weights, state, files)
         for old in folder.checkpoints()[: -updater.config.keep_checkpoints]:
             remove_folder(old)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -21,6 +20,7 @@ from linattn_models.basics.files import replace_file
 from linattn_models.basics.validation import json_object
 from linattn_models.training.checkpoint import MODEL_FILE, Checkpoint, read_checkpoint, require_like
 from linattn_models.training.config import fingerprint, first_fault
+from linattn_models.weights.model_files import CHECKPOINTS, checkpoint_step, list_checkpoints
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -61,6 +61,8 @@ class RunFolder:
 
         config.json   metrics.jsonl   summary.json   checkpoints/step-N/   tensorboard/
 
+    `linattn_models.load` reads the model of the newest checkpoint, if it is of this package.
+
     Args:
         path: the folder; it need not exist yet.
     """
@@ -70,7 +72,7 @@ class RunFolder:
         self.config_file = self.path / "config.json"
         self.metrics_file = self.path / "metrics.jsonl"
         self.summary_file = self.path / "summary.json"
-        self.checkpoints_folder = self.path / "checkpoints"
+        self.checkpoints_folder = self.path / CHECKPOINTS
 
     def holds_run(self) -> bool:
         """Whether a run was begun here."""
@@ -95,11 +97,7 @@ class RunFolder:
 
     def checkpoints(self) -> list[Path]:
         """The checkpoint folders, oldest first; temporary ones do not count."""
-        if not self.checkpoints_folder.is_dir():
-            return []
-        folders = self.checkpoints_folder.iterdir()
-        named = [folder for folder in folders if re.fullmatch(r"step-\d+", folder.name)]
-        return sorted(named, key=_checkpoint_step)
+        return list_checkpoints(self.path)
 
     def latest_checkpoint(self) -> Path | None:
         """The checkpoint of the highest step; None if there is none."""
@@ -131,7 +129,7 @@ class RunFolder:
         except ValueError as error:
             raise ValueError(f"{self.config_file} describes no model: {error}") from None
         load_weights(model, weights, folder)
-        return model, _checkpoint_step(folder)
+        return model, checkpoint_step(folder)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -205,7 +203,7 @@ def read_own_checkpoint(folder: Path, of_run: str) -> Checkpoint:
         wanted = f"the configuration in {folder.parent.parent / 'config.json'}"
         advice = "restore the one or the other"
         raise ValueError(expected(str(folder), wanted, "another one", advice))
-    named, step = _checkpoint_step(folder), checkpoint.state["progress"]["step"]
+    named, step = checkpoint_step(folder), checkpoint.state["progress"]["step"]
     if step != named:
         wanted, got = f"the checkpoint of step {named}", f"that of {step}"
         advice = "restore that folder, or remove it to go back to the checkpoint before it"
@@ -217,10 +215,6 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], folder: Path) 
     """Puts the weights of a checkpoint into the model whose they are."""
     require_like(weights, model.state_dict(), folder / MODEL_FILE)
     model.load_state_dict(weights)
-
-
-def _checkpoint_step(folder: Path) -> int:
-    return int(folder.name.removeprefix("step-"))
 
 
 def _read(path: Path) -> bytes:

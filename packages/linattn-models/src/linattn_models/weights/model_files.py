@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,6 +23,7 @@ from linattn_models.basics.validation import json_object
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 TOKENIZER_FILE = "tokenizer.json"
+CHECKPOINTS = "checkpoints"
 FORMAT_VERSION = 2
 # Replaced in this order: the configuration, with the digests of the others, completes a save.
 _FILES = (WEIGHTS_FILE, TOKENIZER_FILE, CONFIG_FILE)
@@ -52,11 +54,7 @@ def write_model_files(
             removed.
     """
     own_memory = _separate(tensors)
-    described = {"format_version": FORMAT_VERSION, DIGEST: compute_digest(own_memory)}
-    if tokenizer is not None:
-        described[TOKENIZER_DIGEST] = hashlib.sha256(tokenizer).hexdigest()
-    described |= config
-    text = json.dumps(described, indent=2) + "\n"
+    files = describe_weights(config, own_memory, tokenizer)
     before = {} if tokenizer is not None else _config_if_any(folder)
     with _folder_for_model(folder), replace_files(folder, *_FILES) as fresh:
         try:
@@ -64,12 +62,46 @@ def write_model_files(
         except SafetensorError as error:
             wanted = "a folder in which the weights can be written"
             raise OSError(expected(str(folder), wanted, error)) from None
-        if tokenizer is not None:
-            (fresh / TOKENIZER_FILE).write_bytes(tokenizer)
-        (fresh / CONFIG_FILE).write_text(text, encoding="utf-8")
+        for name, content in files.items():
+            (fresh / name).write_bytes(content)
         shutil.copymode(fresh / CONFIG_FILE, fresh / WEIGHTS_FILE)  # safetensors makes it private
     if _find_tokenizer(folder, before) is not None:
         (folder / TOKENIZER_FILE).unlink(missing_ok=True)
+
+
+def describe_weights(
+    config: Mapping[str, Any], tensors: Mapping[str, Tensor], tokenizer: bytes | None
+) -> dict[str, bytes]:
+    """The files of a model beside its weights, by name, with format and digests."""
+    described = {"format_version": FORMAT_VERSION, DIGEST: compute_digest(tensors)}
+    files = {} if tokenizer is None else {TOKENIZER_FILE: tokenizer}
+    if tokenizer is not None:
+        described[TOKENIZER_DIGEST] = hashlib.sha256(tokenizer).hexdigest()
+    text = json.dumps(described | dict(config), indent=2) + "\n"
+    return files | {CONFIG_FILE: text.encode()}
+
+
+def find_model(folder: Path) -> Path:
+    """The folder of a model's files: that of a training run has them in its newest checkpoint."""
+    path = folder / CONFIG_FILE
+    if not (folder / CHECKPOINTS).is_dir() or (path.exists() and _is_of_a_saved_model(path)):
+        return folder
+    checkpoints = list_checkpoints(folder)
+    if not checkpoints:
+        raise ValueError(expected(str(folder), "a checkpoint", "none", "train there first"))
+    return checkpoints[-1]
+
+
+def list_checkpoints(run: Path) -> list[Path]:
+    """The checkpoint folders of a training run, oldest first; temporary ones do not count."""
+    folders = (run / CHECKPOINTS).iterdir() if (run / CHECKPOINTS).is_dir() else ()
+    named = [folder for folder in folders if re.fullmatch(r"step-\d+", folder.name)]
+    return sorted(named, key=checkpoint_step)
+
+
+def checkpoint_step(folder: Path) -> int:
+    """The step in the name of a checkpoint's folder."""
+    return int(folder.name.removeprefix("step-"))
 
 
 def read_model_files(folder: Path) -> ModelFiles:
