@@ -54,6 +54,11 @@ def tiny_model(
     return AutoregressiveTransformer(config, head, MAX_LENGTH, positions).double().eval()
 
 
+def vectors(*shape: int) -> Tensor:
+    """(*shape, E), as wide as the models."""
+    return torch.randn(*shape, 8, dtype=torch.float64)
+
+
 def random_tokens(model: AutoregressiveTransformer, batch: int, length: int) -> Tensor:
     extra = () if model.head.channels == 1 else (model.head.channels,)
     return torch.randint(model.head.levels, (batch, length, *extra))
@@ -65,3 +70,8 @@ def ints(*shape: int) -> Tensor:
 
 def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+def greedy(model: Any, **options: Any) -> Any:
+    """The likeliest tokens."""
+    return model.generate(temperature=0.0, **options)

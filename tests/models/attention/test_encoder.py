@@ -6,6 +6,8 @@ from typing import Any, cast
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from linattn_models import EncoderAttention, LinearAttention
@@ -48,10 +50,13 @@ def test_parameters_of_softmax_stay_and_attend_linearly(bias: bool) -> None:
     )
 
 
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("side", ["left", "right", "both", "none"])
-@pytest.mark.parametrize("batch_first", [True, False])
+@settings(max_examples=16)
+@given(
+    training=st.booleans(),
+    causal=st.booleans(),
+    side=st.sampled_from(["left", "right", "both", "none"]),
+    batch_first=st.booleans(),
+)
 def test_padded_rows_are_what_they_are_alone(
     training: bool, causal: bool, side: str, batch_first: bool
 ) -> None:

@@ -13,16 +13,13 @@ from torch import Tensor, nn
 from linattn_core import LinearAttentionState, get_feature_map
 from linattn_core.feature_maps import Hedgehog
 from linattn_models import LinearAttention
+from tests.models.tiny import vectors
 
 E = 8
 
 
 def layer(**fields: Any) -> LinearAttention:
     return LinearAttention(E, fields.pop("num_heads", 4), **fields).double()
-
-
-def vectors(*shape: int) -> Tensor:
-    return torch.randn(*shape, E, dtype=torch.float64)
 
 
 def by_definition(

@@ -7,7 +7,7 @@ import torch
 
 from linattn_lab.throughput import generation_throughput
 from linattn_models import AutoregressiveTransformer, CannotCompile, Lsh, compile_decoder
-from tests.models.tiny import MAX_LENGTH, random_tokens, seeded, tiny_model, tiny_transformer
+from tests.models.tiny import MAX_LENGTH, random_tokens, tiny_model, tiny_transformer
 
 LSH = Lsh(rounds=2, buckets=4, chunk=3)
 
@@ -22,17 +22,6 @@ def test_nothing_later_is_read() -> None:
     x = torch.randn(1, 9, 8, dtype=torch.float64, requires_grad=True)
     (gradient,) = torch.autograd.grad((model(x)[0, 4] * torch.randn(8)).sum(), x)
     assert (gradient[0, 5:] == 0).all() and (gradient[0, :5].abs().sum(-1) > 0).any()
-
-
-@pytest.mark.parametrize("is_causal", [True, False])
-def test_padding_is_as_if_it_were_not_there(is_causal: bool) -> None:
-    model = tiny_transformer(LSH, is_causal=is_causal)
-    x = torch.randn(3, 10, 8, dtype=torch.float64)
-    lengths = [10, 1, 7]
-    padded = model(x, torch.tensor(lengths))
-    for row, length in enumerate(lengths):
-        alone = model(x[row : row + 1, :length])
-        torch.testing.assert_close(padded[row, :length], alone[0])
 
 
 def test_training_draws_new_hashes_and_evaluation_does_not() -> None:
@@ -69,12 +58,3 @@ def test_it_refuses_to_step_with_the_reason() -> None:
             call()
     with pytest.raises(CannotCompile, match="linear attention"):
         compile_decoder(model)
-
-
-def test_it_generates_by_rerunning() -> None:
-    model = lsh_model()
-    prefix = random_tokens(model, 2, 2)
-    tokens = model.generate(prefix=prefix, method="rerun", generator=seeded())
-    assert tokens.shape == (2, MAX_LENGTH) and torch.equal(tokens[:, :2], prefix)
-    assert torch.equal(tokens, model.generate(prefix=prefix, generator=seeded()))
-    assert generation_throughput(model, batch=2, method="rerun", steps=2).samples_per_second > 0

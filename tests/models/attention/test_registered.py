@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import sys
 from collections.abc import Iterator
@@ -11,7 +10,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-import httpx2
 import pytest
 import torch
 import torch.nn.functional as F
@@ -38,8 +36,8 @@ from linattn_models import (
 from linattn_models.attention import config as kinds
 from linattn_models.attention import registry
 from linattn_models.attention.registry import build_mixer
-from linattn_models.serving import create_app
 from linattn_models.state import files
+from tests.models.decoding.decoders import run_batch
 from tests.models.tiny import random_tokens, tiny_config, tiny_model, tiny_transformer
 
 GUIDE = Path(__file__).parents[3] / "docs/your-model.md"
@@ -152,33 +150,10 @@ def test_a_batch_draws_what_generate_draws() -> None:
     model = tiny_model(delta())
     batch = ContinuousBatch(model, max_num_seqs=4, max_num_batched_tokens=64)
     prompts = [[], [3], [1, 2, 3, 4]]
-    for prompt in prompts:
-        batch.add(Request(prompt, 9, SamplingParams(seed=5)))
-    tokens: dict[int, list[int]] = {}
-    while batch.has_work:
-        for output in batch.step():
-            tokens.setdefault(output.request, []).extend(output.tokens)
+    answers = run_batch(batch, *(Request(prompt, 9, SamplingParams(seed=5)) for prompt in prompts))
     for number, prompt in enumerate(prompts, 1):
         expected = model.generate(prefix=[prompt] if prompt else None, length=9, seeds=5)
-        assert tokens[number] == expected[0, len(prompt) :].tolist()
-
-
-def test_a_server_answers_with_it() -> None:
-    model = tiny_model(delta())
-    app = create_app(ContinuousBatch(model, max_num_seqs=4, max_num_batched_tokens=64))
-
-    async def main() -> Any:
-        transport = httpx2.ASGITransport(app)
-        async with httpx2.AsyncClient(transport=transport, base_url="http://server") as client:
-            fields = {"prompt": [1, 2], "max_tokens": 6, "seed": 3}
-            return (await client.post("/v1/completions", json=fields)).json()
-
-    try:
-        answer = asyncio.run(main())
-    finally:
-        app.state.engine.stop()
-    expected = model.generate(prefix=[[1, 2]], length=8, seeds=3)[0, 2:]
-    assert answer["choices"][0]["tokens"] == expected.tolist()
+        assert answers.tokens[number, 0] == expected[0, len(prompt) :].tolist()
 
 
 @pytest.mark.parametrize(

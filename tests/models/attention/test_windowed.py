@@ -45,19 +45,6 @@ def test_a_map_with_a_factor_of_each_query_is_refused() -> None:
         Transformer(TransformerConfig(1, 2, 4, 8, attention=attention))
 
 
-def test_a_step_refuses_a_state_of_other_heads_or_dtype() -> None:
-    """Without gradients it writes the state, which would cut heads and cast in silence."""
-    model = tiny_transformer(window_size=3, num_kv_heads=1)
-    x = torch.randn(2, 4, 8, dtype=torch.float64)
-    with torch.no_grad():
-        for state in (
-            tiny_transformer(window_size=3).prefill(x)[1],
-            model.prefill(x)[1].to(torch.float32),
-        ):
-            with pytest.raises(ValueError, match="layer 0 of the state"):
-                model.step(x[:, 0], state)
-
-
 def test_a_batch_of_no_rows_has_outputs_of_no_rows() -> None:
     model = tiny_transformer(window_size=3)
     x = torch.randn(0, 4, 8, dtype=torch.float64)

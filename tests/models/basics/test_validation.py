@@ -21,7 +21,7 @@ from linattn_models import (
 )
 from linattn_models.basics.validation import at_least
 from linattn_models.ctc import CTCBiLSTMConfig, CTCTransformerConfig
-from tests.models.tiny import seeded, tiny_config, tiny_model
+from tests.models.tiny import seeded, tiny_config
 
 KINDS = (int, np.int64, np.uint8, torch.tensor)
 kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -76,18 +76,12 @@ def test_a_configuration_holds_ints(config: Any, sizes: dict[str, int], kind: An
 
 
 @kinds
-@pytest.mark.parametrize("decoder", ["eager", "compiled"])
-def test_generation_takes_every_integer(kind: Any, decoder: str) -> None:
-    model = tiny_model().float()
-    sizes = {"batch": 2, "length": 6, "num_samples": 2, "top_k": 3}
-    expected = model.generate(**sizes, decoder=decoder, generator=seeded())
-    others = {name: kind(size) for name, size in sizes.items()}
-    assert torch.equal(model.generate(**others, decoder=decoder, generator=seeded()), expected)
-
-
-@kinds
-def test_a_model_takes_every_integer(kind: Any) -> None:
-    model = AutoregressiveTransformer(tiny_config(), kind(7), kind(9))
+def test_models_and_generation_take_every_integer(kind: Any) -> None:
+    model = AutoregressiveTransformer(tiny_config(), kind(7), kind(9)).eval()
     assert (type(model.max_length), model.max_length, model.head) == (int, 9, Categorical(7))
     state = model.transformer.initial_state(kind(2), max_length=kind(5))
     assert (type(state.max_length), state.max_length, state.batch) == (int, 5, 2)
+    sizes = {"batch": 2, "length": 6, "num_samples": 2, "top_k": 3}
+    expected = model.generate(**sizes, generator=seeded())
+    others = {name: kind(size) for name, size in sizes.items()}
+    assert torch.equal(model.generate(**others, generator=seeded()), expected)

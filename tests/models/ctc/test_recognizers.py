@@ -76,11 +76,10 @@ def test_the_paper_s_shapes_are_the_defaults() -> None:
 
 
 @every_kind
-@every_front
 @settings(max_examples=15)
-@given(data=st.data())
+@given(data=st.data(), subsampling=st.sampled_from([1, 4]))
 def test_padding_never_changes_an_output(
-    kind: Any, kernel: int, subsampling: int, data: st.DataObject
+    kind: Any, kernel: int, data: st.DataObject, subsampling: int
 ) -> None:
     torch.manual_seed(0)
     model = tiny(kind, kernel, subsampling=subsampling)
@@ -204,11 +203,8 @@ def test_a_transcript_longer_than_its_frames_is_counted_and_refused() -> None:
 
 
 @every_kind
-@every_front
-def test_saved_and_loaded_it_is_the_same(
-    kind: Any, kernel: int, subsampling: int, tmp_path: Path
-) -> None:
-    model = tiny(kind, kernel, subsampling=subsampling)
+def test_saved_and_loaded_it_is_the_same(kind: Any, kernel: int, tmp_path: Path) -> None:
+    model = tiny(kind, kernel, subsampling=4)
     frames, lengths = frames_of(2, 9), torch.tensor([9, 3])
     save(model, tmp_path / "model", extra={"corpus": "noise"})
     loaded = load(tmp_path / "model")

@@ -26,7 +26,6 @@ from linattn_models.ctc import (
     initial_stream_state,
     stream_flush,
     stream_step,
-    streaming,
 )
 
 FEATURES = 6
@@ -253,15 +252,6 @@ def test_streams_are_selected_and_joined_as_states_of_decoding_are() -> None:
             state.index_select(indices)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="states"):
         StreamState.cat([state, 1])  # type: ignore[list-item]
-
-
-def test_checking_a_state_allocates_nothing() -> None:
-    model = tiny()
-    state = initial_stream_state(model)
-    stream_step(model, frames_of(1, 4), state)
-    with torch.profiler.profile() as profile:
-        streaming._check_state(model, state)
-    assert not [event.key for event in profile.key_averages() if "aten" in event.key]
 
 
 def test_what_cannot_stream_is_refused() -> None:

@@ -10,10 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from linattn_core.decoder_spec import Sampler
-from linattn_models import AutoregressiveTransformer, DecodingState, Head, compile_decoder
+from linattn_models import (
+    AutoregressiveTransformer,
+    ContinuousBatch,
+    DecodingState,
+    Head,
+    Output,
+    Request,
+    compile_decoder,
+)
 from linattn_models.decoding import SamplingParams, Settings
 from linattn_models.decoding.compiled import compile_described
-from linattn_models.decoding.recorders import EagerRecorder, Recorder
+from linattn_models.decoding.recorders import Recorder
 from tests.models.decoding.tape import TapeRecorder
 from tests.models.tiny import random_tokens, tiny_config, tiny_model
 
@@ -27,7 +35,6 @@ needs_cpu_backend = pytest.mark.skipif(
 KINDS = [
     "eager",
     pytest.param("native", marks=needs_cpu_backend),
-    "recorded",
     "tape",
     pytest.param("graph", marks=[pytest.mark.gpu, needs_gpu]),
 ]
@@ -45,8 +52,7 @@ class Kind:
             return model
         if self.name == "native":
             return compile_decoder(model, weights, "cpu")
-        recorders: dict[str, Recorder] = {"recorded": EagerRecorder(), "tape": TapeRecorder()}
-        return recorded(model, weights, recorders.get(self.name))
+        return recorded(model, weights, TapeRecorder() if self.name == "tape" else None)
 
     def options(self, model: Any) -> dict[str, Any]:
         """What a model's `generate` takes to step by this decoder."""
@@ -144,3 +150,32 @@ class Halves(Head):
 
     def initial_bias(self) -> Tensor:
         return torch.zeros(2)
+
+
+class Answers:
+    """What came out of a batch, by request and index."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[tuple[int, int], list[Any]] = {}
+        self.ends: dict[tuple[int, int], str] = {}
+        self.states: dict[tuple[int, int], DecodingState] = {}
+
+    def add(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            key = output.request, output.index
+            assert key not in self.ends, "an output after the end"
+            self.tokens.setdefault(key, []).extend(output.tokens)
+            if output.finish_reason is not None:
+                self.ends[key] = output.finish_reason
+            if output.state is not None:
+                self.states[key] = output.state
+
+
+def run_batch(batch: ContinuousBatch, *requests: Request) -> Answers:
+    """The answers to all requests that a batch has, and to these."""
+    answers = Answers()
+    for request in requests:
+        batch.add(request)
+    while batch.has_work:
+        answers.add(batch.step())
+    return answers

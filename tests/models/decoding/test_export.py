@@ -24,8 +24,17 @@ class Step(nn.Module):
         return self.model.step(token, state)
 
 
-@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary", "none"])
-@pytest.mark.parametrize("lengths", [None, [3, 1]], ids=["even", "ragged"])
+@pytest.mark.parametrize(
+    ("attention", "positions", "lengths"),
+    [
+        ("linear", "learned", [3, 1]),
+        ("linear", "sinusoidal", None),
+        ("linear", "rotary", [3, 1]),
+        ("softmax", "learned", None),
+        ("softmax", "rotary", [3, 1]),
+        ("windowed", "none", [3, 1]),
+    ],
+)
 @torch.no_grad()
 def test_an_exported_step_makes_the_models_steps(
     attention: str, positions: str, lengths: list[int] | None, tmp_path: Path

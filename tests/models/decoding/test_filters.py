@@ -91,29 +91,33 @@ def test_the_ends_of_the_range_of_top_p(top_p: float) -> None:
     assert kept == (likeliest if top_p < 1 else [set(range(1_000))] * 3)
 
 
-FILTERS = [{"top_p": 0.7}, {"top_k": 3}, {"min_p": 0.3}, {"top_k": 5, "top_p": 0.8, "min_p": 0.1}]
+FILTERS = [
+    {"top_p": 0.7},
+    {"top_k": 3, "temperature": 0.6},
+    {"min_p": 0.3},
+    {"top_k": 5, "top_p": 0.8, "min_p": 0.1, "temperature": 0.6},
+]
 
 
 @pytest.mark.parametrize("options", FILTERS, ids=str)
-@pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_compiled_decoders_draw_the_models_own_filtered_tokens(
-    compiled: Kind, options: dict[str, Any], temperature: float
+    compiled: Kind, options: dict[str, Any]
 ) -> None:
     model = long_model(7).to(compiled.device)
     torch.nn.init.normal_(model.output.weight, std=1.0)
     decoder = compiled.decoder(model)
-    fields = {"stop_tokens": 6, "temperature": temperature, **options}
     eager, drawn = (
-        model.generate(16, generator=compiled.seeded(), decoder=each, **fields)
+        model.generate(16, generator=compiled.seeded(), decoder=each, stop_tokens=6, **options)
         for each in ("eager", decoder)
     )
     assert torch.equal(drawn, eager)
     _, state = decoder.prefill(compiled.tokens(model, 4, 3))
     token = compiled.tokens(model, 4, 1)[:, 0]
     parameters, drawn, _ = decoder.step_and_sample(
-        token, state, temperature=temperature, generator=compiled.seeded(1), **options
+        token, state, generator=compiled.seeded(1), **options
     )
-    allowed = Filters(**options)(parameters, temperature)
+    limits = {name: x for name, x in options.items() if name != "temperature"}
+    allowed = Filters(**limits)(parameters, options.get("temperature", 1.0))
     assert allowed.gather(1, drawn.unsqueeze(1)).isfinite().all()
 
 

@@ -37,7 +37,7 @@ from tests.models.decoding.decoders import (
     sized,
     worst,
 )
-from tests.models.tiny import MAX_LENGTH, random_tokens, seeded, tiny_config, tiny_model
+from tests.models.tiny import MAX_LENGTH, random_tokens, tiny_config, tiny_model
 
 pytest.importorskip("linattn_cpu", reason="the backend that compiles decoders is not installed")
 
@@ -199,14 +199,6 @@ def test_refuses_models_that_it_does_not_know(make: Any, said: str) -> None:
         compile_decoder(model)
     with pytest.raises(ValueError, match=re.escape(said)):
         model.eval().generate(decoder="compiled")
-
-
-def test_auto_is_eager_where_nothing_compiles() -> None:
-    model = hooked()
-    assert torch.equal(
-        model.generate(2, generator=seeded()),
-        model.generate(2, generator=seeded(), decoder="eager"),
-    )
 
 
 def test_a_bare_transformer_that_is_not_causal_is_refused() -> None:

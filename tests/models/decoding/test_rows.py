@@ -116,17 +116,6 @@ def test_rows_that_stop_are_dropped_with_their_settings(kind: Kind) -> None:
         assert together[seed, : len(tokens)].tolist() == tokens
 
 
-def test_the_model_and_its_decoder_draw_the_same_tokens(compiled: Kind) -> None:
-    model = long_model().to(compiled.device)
-    fields: dict[str, Any] = {"seeds": 11, "temperature": [0.5, 1.0, 2.0], "top_p": 0.9}
-    eager = model.generate(3, decoder="eager", **fields)
-    decoder = compiled.decoder(model)
-    assert torch.equal(decoder.generate(3, **fields), eager)
-    _, state = decoder.prefill(eager[:, :4])
-    _, token, state = decoder.step_and_sample(eager[:, 4], state, **fields)
-    assert torch.equal(token, eager[:, 5])
-
-
 @pytest.mark.parametrize("method", ["stateful", "rerun"])
 def test_samples_of_a_prompt_differ_and_are_its_own(method: str) -> None:
     model = tiny_model()

@@ -16,18 +16,17 @@ from tests.models.tiny import heads, random_tokens, seeded, tiny_model
 
 
 @heads
-@pytest.mark.parametrize("temperature", [1e-29, 1e-37, 1e-38, 1e-39, 1e-45, 1e-300])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_tiny_temperatures_are_greedy(head: Head, temperature: float, dtype: torch.dtype) -> None:
+def test_tiny_temperatures_are_greedy(head: Head, dtype: torch.dtype) -> None:
     parameters = torch.randn(200, head.num_parameters, dtype=dtype) * 5
     greedy = head.sample(parameters, temperature=0.0)
-    assert torch.equal(head.sample(parameters, temperature=temperature), greedy)
+    for temperature in (1e-29, 1e-37, 1e-38, 1e-39, 1e-45, 1e-300):
+        assert torch.equal(head.sample(parameters, temperature=temperature), greedy)
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "rerun"])
-@heads
-def test_nan_is_refused_with_its_step(kind: Any, head: Head) -> None:
-    model = long_model(head)
+def test_nan_is_refused_with_its_step(kind: Any) -> None:
+    model = long_model()
     with torch.no_grad():
         model.positions.table[5] = torch.nan
     fields: dict[str, Any] = {"decoder": "eager"}

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linattn_models import MixtureOfLogistics
-from tests.models.decoding.decoders import LONG, Kind, long_model
 from tests.models.tiny import MAX_LENGTH, STEPPING, random_tokens, seeded, tiny_model
 
 
@@ -46,45 +45,10 @@ def test_rows_end_with_their_stop_token(
     assert tokens.shape[1] == max(ended(tokens, 2, stop))
 
 
-def test_rows_that_go_on_are_continued_as_the_model_would(kind: Kind) -> None:
-    model = long_model(7).to(kind.device)
-    fields = kind.options(model)
-    prefix = kind.tokens(model, 8, 2)
-    whole = model.generate(prefix=prefix, temperature=0.0, **fields)
-    stop = int(whole[0, 5])
-    tokens = model.generate(prefix=prefix, temperature=0.0, stop_tokens=stop, **fields)
-    lengths = ended(tokens, 2, {stop})
-    assert min(lengths) < LONG
-    for row, length in enumerate(lengths):
-        assert torch.equal(tokens[row, :length], whole[row, :length])
-
-
-@given(lengths=st.lists(st.integers(0, 5), min_size=1, max_size=4), seed=st.integers(0, 20))
-def test_prompts_of_different_lengths_stop_alone(lengths: list[int], seed: int) -> None:
-    model = tiny_model()
-    prompts = [random_tokens(model, 1, length)[0].tolist() for length in lengths]
-    tokens = model.generate(prefix=prompts, stop_tokens=[0, 1], generator=seeded(seed))
-    for row, prompt in zip(tokens, prompts, strict=True):
-        assert row[: len(prompt)].tolist() == prompt
-        ended(row[None], len(prompt), {0, 1})
-    shown = [row[row >= 0] for row in tokens]
-    assert max(map(len, shown)) == tokens.shape[1]
-
-
 def test_a_stream_ends_when_all_rows_have_stopped() -> None:
     model = tiny_model()
     steps = list(model.stream(2, stop_tokens=range(7)))
     assert len(steps) == 1 and (steps[0] >= 0).all()
-
-
-def test_samples_are_those_of_repeated_prompts(kind: Kind) -> None:
-    model = long_model(7).to(kind.device)
-    fields = kind.options(model)
-    prompts, repeated = [[1, 2, 3], [4]], [[1, 2, 3], [1, 2, 3], [4], [4]]
-    forked = model.generate(prefix=prompts, num_samples=2, generator=kind.seeded(), **fields)
-    alone = model.generate(prefix=repeated, generator=kind.seeded(), **fields)
-    assert torch.equal(forked, alone)
-    assert len(forked.unique(dim=0)) == 4
 
 
 def test_lists_and_arrays_are_prompts() -> None:

@@ -20,6 +20,7 @@ from linattn_models.decoding.sampling import SamplingParams
 from linattn_models.decoding.stopping import Stop, TextEnd
 from linattn_models.decoding.texts import TextParts
 from linattn_models.heads.tokenizer import decode_tokens
+from tests.models.decoding.decoders import run_batch
 from tests.models.tiny import tiny_config
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -203,14 +204,10 @@ def test_generate_and_the_batch_stop_at_the_same_token(string: str, continues: b
     batch = ContinuousBatch(model, max_num_seqs=4, max_num_batched_tokens=64)
     sampling = SamplingParams(seed=0, n=3)
     request = Request(prompt, len(prompt) + 60, sampling, state=state, stop_strings=string)
-    batch.add(request)
-    rows: list[list[int]] = [[], [], []]
-    while batch.has_work:
-        for output in batch.step():
-            rows[output.index] += output.tokens
+    rows = run_batch(batch, request).tokens
     known = decode_tokens(tokenizer, before + prompt)
     for row, whole in enumerate(free[:, len(prompt) :].tolist()):
         texts = [decode_tokens(tokenizer, [*before, *prompt, *whole[:x]]) for x in range(1, 61)]
         end = next((x for x, text in enumerate(texts, 1) if string in text[len(known) :]), 60)
         own = stopped[row, len(prompt) :]
-        assert own[own >= 0].tolist() == rows[row] == whole[:end]
+        assert own[own >= 0].tolist() == rows[1, row] == whole[:end]

@@ -43,13 +43,6 @@ def test_temperature_zero_is_the_likeliest_and_draws_nothing() -> None:
     assert torch.equal(generator.get_state(), before)
 
 
-def test_same_generator_same_samples() -> None:
-    head, logits = Categorical(6), torch.randn(50, 6)
-    one, other = (head.sample(logits, generator=seeded(3)) for _ in range(2))
-    assert torch.equal(one, other)
-    assert not torch.equal(one, head.sample(logits, generator=seeded(4)))
-
-
 @pytest.mark.parametrize(
     ("parameters", "tokens", "error", "said"),
     [

@@ -8,20 +8,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from linattn_models import AutoregressiveTransformer, Transformer, compile_decoder
-from tests.models.tiny import tiny_config, tiny_transformer
+from tests.models.tiny import tiny_config, tiny_transformer, vectors
 
 
 def pair(encoder: str = "linear", **fields: Any) -> tuple[Transformer, Transformer]:
     """An encoder, and a decoder that attends to what it returns."""
     decoder = tiny_transformer(cross_attention=True, **fields)
     return tiny_transformer(encoder, is_causal=False), decoder
-
-
-def vectors(*shape: int) -> Tensor:
-    return torch.randn(*shape, 8, dtype=torch.float64)
 
 
 FIELDS: list[dict[str, Any]] = [

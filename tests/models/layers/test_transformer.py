@@ -130,16 +130,6 @@ def test_lsh_attention_takes_lengths_alone() -> None:
         model(torch.zeros(1, 5, 8), attn_mask=torch.ones(1, 5, dtype=torch.bool))
 
 
-def test_gradients_of_real_positions_ignore_padding(attention: str) -> None:
-    model = tiny_transformer(attention, is_causal=False)
-    x = torch.randn(2, 6, 8, dtype=torch.float64, requires_grad=True)
-    lengths = torch.tensor([4, 6])
-    # Weighted: the plain sum over a normalized output does not depend on anything.
-    (model(x, lengths)[0, :4] * torch.randn(4, 8)).sum().backward()
-    assert x.grad is not None
-    assert (x.grad[0, 4:] == 0).all() and (x.grad[0, :4].abs() > 1e-9).all()
-
-
 def test_a_row_without_keys_attends_to_nothing(attention: str) -> None:
     model = tiny_transformer(attention, is_causal=False)
     x = torch.randn(2, 4, 8, dtype=torch.float64, requires_grad=True)
@@ -149,11 +139,8 @@ def test_a_row_without_keys_attends_to_nothing(attention: str) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("feature_map", ["elu", "hedgehog"])
-def test_gradient_reaches_every_parameter(
-    attention: str, layout: dict[str, Any], feature_map: str
-) -> None:
-    model = tiny_transformer(attention, feature_map=feature_map, **layout)
+def test_gradient_reaches_every_parameter(attention: str, layout: dict[str, Any]) -> None:
+    model = tiny_transformer(attention, feature_map="hedgehog", **layout)
     x = torch.randn(2, 5, 8, dtype=torch.float64)
     (model(x) * torch.randn_like(x)).sum().backward()
     for name, parameter in model.named_parameters():
