@@ -124,6 +124,7 @@ def gradients(loss: Tensor, model: torch.nn.Module, x: Tensor) -> tuple[Tensor, 
     return torch.autograd.grad(loss, [x, *model.parameters()])
 
 
+@settings(max_examples=40)
 @given(
     attention=st.sampled_from(STEPPING),
     positions=st.sampled_from(["learned", "sinusoidal", "none"]),

@@ -56,7 +56,7 @@ def by_hand(
     penalty=st.sampled_from([0.0, 1.0]),
     method=st.sampled_from(["stateful", "rerun"]),
 )
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_is_the_search_by_hand(
     attention: str, lengths: list[int], width: int, stop: set[int], penalty: float, method: str
 ) -> None:

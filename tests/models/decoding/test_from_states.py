@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, example, given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from linattn_models import (
@@ -30,6 +30,7 @@ from tests.models.decoding.decoders import (
 from tests.models.tiny import STEPPING, greedy, random_tokens, seeded, tiny_config, tiny_model
 
 
+@settings(max_examples=30)
 @given(
     attention=st.sampled_from(STEPPING),
     lengths=st.lists(st.integers(0, 3), min_size=1, max_size=3),
@@ -81,6 +82,7 @@ def test_a_decoder_reads_ragged_tokens_behind_a_state(compiled: Kind) -> None:
     same_state(ours, theirs)
 
 
+@settings(max_examples=40)
 @given(
     attention=st.sampled_from(STEPPING),
     stop=st.integers(0, 6),
@@ -135,6 +137,7 @@ def test_a_stream_is_left_and_continued(kind: Kind, how: dict[str, Any], count: 
         _ = model.stream(2, return_state=True).state
 
 
+@settings(max_examples=40)
 @given(
     attention=st.sampled_from(STEPPING),
     stop=st.integers(0, 6),
@@ -198,7 +201,7 @@ def endless(positions: str, **fields: Any) -> AutoregressiveTransformer:
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "none"])
-@pytest.mark.parametrize("length", [2000, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("length", [500, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_greedy_tokens_are_the_parallel_forms_however_far(positions: str, length: int) -> None:
     model = endless(positions)
     tokens, state = greedy(model, length=length, decoder="eager", return_state=True)

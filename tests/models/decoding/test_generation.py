@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linattn_models import Categorical, Head, Lsh, Softmax
@@ -34,6 +34,7 @@ def test_the_same_generator_draws_the_same(head: Head, method: str) -> None:
     assert one.shape == (4, MAX_LENGTH, *extra) and one.dtype == torch.int64
 
 
+@settings(max_examples=40)
 @given(
     head=st.sampled_from(HEADS),
     attention=st.sampled_from(STEPPING),
@@ -168,6 +169,7 @@ def test_refuses_a_seed_in_place_of_a_generator() -> None:
             draw(generator=3)
 
 
+@settings(max_examples=30)
 @given(
     head=st.sampled_from(HEADS),
     lengths=st.lists(st.integers(0, 5), min_size=1, max_size=4),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linattn_models import AutoregressiveTransformer, Categorical, Head
@@ -26,6 +26,7 @@ NATIVE = Kind("native")
 
 
 @needs_cpu_backend
+@settings(max_examples=40)
 @given(
     head=st.sampled_from(HEADS),
     lengths=st.lists(st.integers(0, 6), min_size=1, max_size=5),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linattn_models import MixtureOfLogistics
@@ -26,6 +26,7 @@ def ended(tokens: torch.Tensor, given_tokens: int, stop: set[int]) -> list[int]:
     return lengths
 
 
+@settings(max_examples=40)
 @given(
     attention=st.sampled_from(STEPPING),
     method=st.sampled_from(["stateful", "rerun"]),
