@@ -110,6 +110,7 @@ struct Kernels {
     void (*pack_matrix)(const MatrixSource& source, WeightFormat format, const PackedMatrix& matrix, int threads);
     std::int64_t (*workspace_bytes)(const DecoderModel& model, const DecoderCall& call);
     void (*decode)(const DecoderModel& model, const DecoderCall& call, void* workspace);
+    void (*draw)(const DecoderModel& model, const DecoderCall& call);
     // Measures the machine's peak: `steps` steps of a loop in registers on each thread; returns the operations.
     std::int64_t (*fused_multiply_adds)(int threads, std::int64_t steps);
 };

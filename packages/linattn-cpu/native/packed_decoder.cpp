@@ -38,7 +38,11 @@ public:
             matrix.scales = arena_.take<float>(padded);
             matrix.sums = arena_.take<std::int32_t>(kernels_.packed_sums(source.inputs, source.outputs));
         }
-        if (!arena_.counts()) kernels_.pack_matrix(source.weight, format_, matrix, threads_);
+        if (arena_.counts()) return matrix;
+        MatrixSource weight = source.weight;
+        const std::vector<float> loaded = source.load ? source.load() : std::vector<float>();
+        if (source.load) weight.data = loaded.data();
+        kernels_.pack_matrix(weight, format_, matrix, threads_);
         return matrix;
     }
 

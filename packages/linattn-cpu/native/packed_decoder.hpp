@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -11,11 +12,12 @@
 
 namespace linattn {
 
-// The source of packing: float32 weights in the caller's memory.
+// The source of packing: float32 weights in the caller's memory, or made while they are packed.
 struct AffineSource {
     MatrixSource weight;
     std::int64_t inputs, outputs;
-    const float* bias;  // (outputs), or null
+    const float* bias;                         // (outputs), or null
+    std::function<std::vector<float>()> load;  // the memory of `weight`, where that has none
 };
 struct LayerSource {
     AffineSource qkv, out, expand, contract;
@@ -43,6 +45,9 @@ public:
     // Throws std::invalid_argument for a token or position that the model does not have, and for several steps of a
     // call that is none of a single input and a draw.
     void run(DecoderCall call) const;
+
+    // Draws the next tokens from the parameters in `call.outputs`, (B, P), as a step would.
+    void draw(const DecoderCall& call) const { kernels_.draw(model_, call); }
 
     const char* instruction_set() const { return kernels_.instruction_set; }
     std::int64_t nbytes() const { return bytes_; }

@@ -26,7 +26,7 @@ extern const Kernels kernels;
 const Kernels kernels = {
     LINATTN_NAME(LINATTN_ISA), attention_forward,      attention_backward,    step,
     decoding::kPanel,          decoding::packed_bytes, decoding::packed_sums, decoding::pack_matrix,
-    decoding::workspace_bytes, decoding::decode,       fused_multiply_adds,
+    decoding::workspace_bytes, decoding::decode,       decoding::draw,        fused_multiply_adds,
 };
 
 LINATTN_END

@@ -20,6 +20,9 @@ std::int64_t workspace_bytes(const DecoderModel& model, const DecoderCall& call)
 // Runs the call with its workspace in `memory`, which is aligned to cache lines.
 void decode(const DecoderModel& model, const DecoderCall& call, void* memory);
 
+// The draw that a call describes, from parameters (B, P) in `call.outputs`.
+void draw(const DecoderModel& model, const DecoderCall& call);
+
 }  // namespace decoding
 
 LINATTN_END

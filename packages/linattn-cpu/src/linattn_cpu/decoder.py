@@ -268,7 +268,8 @@ class _Packing:
             "expand": self._affine(layer.expand),
             "contract": self._affine(layer.contract),
             "gate": None if layer.gate is None else self._affine(layer.gate),
-            "decay": self._optional(None if logits is None else logits.sigmoid()),
+            # In float64 as liblinattn, whose float32 might round otherwise.
+            "decay": self._optional(None if logits is None else logits.double().sigmoid().float()),
             "log_gamma": self._optional(
                 None if log_gamma is None else log_gamma - math.log(features)
             ),

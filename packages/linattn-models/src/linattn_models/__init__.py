@@ -27,6 +27,7 @@ KeyValueCache, WindowCache   the state of a layer with softmax, or with a window
 save, load, read_config      one folder: config.json, model.safetensors, tokenizer.json
 ByteTokenizer, CharacterTokenizer    from text to tokens and back
 load_decoder                 the compiled decoder of a saved model, also from weights in fewer bits
+export_decoder               a decoder as one file, also for programs without Python
 """
 
 from linattn_core.decoder_spec import CannotCompile
@@ -76,7 +77,7 @@ from linattn_models.heads import Categorical, Head, MixtureOfLogistics, head_fro
 from linattn_models.heads.tokenizer import ByteTokenizer, CharacterTokenizer
 from linattn_models.layers.config import TransformerConfig
 from linattn_models.layers.transformer import Transformer
-from linattn_models.saving import load, load_decoder, read_config, save
+from linattn_models.saving import export_decoder, load, load_decoder, read_config, save
 from linattn_models.state import DecodingState, KeyValueCache, WindowCache
 from linattn_models.tokens.autoregressive import AutoregressiveTransformer
 from linattn_models.tokens.seq2seq import Seq2SeqTransformer
@@ -128,6 +129,7 @@ __all__ = [
     "ctc_greedy",
     "ctc_loss",
     "draw_rotations",
+    "export_decoder",
     "head_from_dict",
     "initial_stream_state",
     "load",

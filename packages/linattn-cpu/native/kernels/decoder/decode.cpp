@@ -36,5 +36,15 @@ void decode(const DecoderModel& model, const DecoderCall& call, void* memory) {
     run_phases(call.threads, work, &team);
 }
 
+void draw(const DecoderModel& model, const DecoderCall& call) {
+    const std::int64_t count = model.tokens.output.outputs, padded = round_up(count, kPanel);
+    const Scratch memory((padded + draw_numbers(model.tokens, call)) * static_cast<std::int64_t>(sizeof(float)));
+    auto* const parameters = static_cast<float*>(memory.get());
+    for (std::int64_t b = 0; b < call.batch; ++b) {
+        std::memcpy(parameters, call.outputs + b * count, static_cast<std::size_t>(count) * sizeof(float));
+        draw_token(model.tokens, call, b, parameters, parameters + padded);
+    }
+}
+
 }  // namespace decoding
 LINATTN_END

@@ -22,7 +22,7 @@ constexpr int group_of(WeightFormat format) {
 // 16-bit integers at least; and pairs of bfloat16.
 #if defined(__AVX512VNNI__)
 #define LINATTN_BYTES
-#elif defined(__SSE2__)
+#elif defined(__SSE2__) || defined(__wasm_simd128__)
 #define LINATTN_PAIRS
 #endif
 #ifdef __AVX512BF16__

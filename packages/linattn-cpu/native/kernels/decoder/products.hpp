@@ -5,6 +5,8 @@
 
 #ifdef __SSE2__
 #include <immintrin.h>
+#elif defined(__wasm_simd128__)
+#include <wasm_simd128.h>
 #endif
 
 LINATTN_BEGIN
@@ -169,6 +171,8 @@ LINATTN_INLINE Int32s multiply_pairs(Int16s a, Int16s b) {
     return (Int32s)_mm512_madd_epi16((__m512i)a, (__m512i)b);
 #elif defined(__AVX2__)
     return (Int32s)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#elif defined(__wasm_simd128__)
+    return (Int32s)wasm_i32x4_dot_i16x8((v128_t)a, (v128_t)b);
 #else
     return (Int32s)_mm_madd_epi16((__m128i)a, (__m128i)b);
 #endif

@@ -5,6 +5,7 @@ engine                requests that join and leave a batch between steps
 requests              what is asked of such a batch, and what comes out
 compiled_decoder      decoders of tokens with packed weights and the interface of the model
 compiled_transformer  those of vectors
+decoder_file          the description of a decoder as one file
 generate              `generate`, `stream` and `beam_search`, and their loop
 graph                 a decoder whose steps are CUDA graphs, recorded in slots of memory
 beams                 the likeliest sequences

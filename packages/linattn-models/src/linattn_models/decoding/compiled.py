@@ -98,21 +98,25 @@ def compile_decoder(
     Cost: memory for the packed weights, and the time to read the model's weights twice. On a GPU
     also memory for the states of the last four batch sizes that were stepped.
     """
-    if not callable(getattr(model, "describe", None)):
-        wanted = "an AutoregressiveTransformer or a Transformer"
-        raise TypeError(expected("model", wanted, f"a {type(model).__name__}"))
-    if max_length is None:
-        description = model.describe()
-    else:
-        max_length = at_least("max_length", max_length, 1)
-        if not hasattr(model, "head"):
-            advice = "a decoder of vectors has no positions"
-            raise ValueError(expected("max_length", "a model of tokens", "one of vectors", advice))
-        description = model.describe(max_length)
+    description = read_description(model, max_length)
     decoder = compile_described(model, description, weights, backend)
     if isinstance(decoder, CompiledDecoder) and isinstance(model, nn.Module):
         decoder.set_fingerprint(compute_fingerprint(model))
     return decoder
+
+
+def read_description(model: Any, max_length: int | None) -> DecoderDescription:
+    """The model's description, after checks of the arguments of `compile_decoder`."""
+    if not callable(getattr(model, "describe", None)):
+        wanted = "an AutoregressiveTransformer or a Transformer"
+        raise TypeError(expected("model", wanted, f"a {type(model).__name__}"))
+    if max_length is None:
+        return cast(DecoderDescription, model.describe())
+    max_length = at_least("max_length", max_length, 1)
+    if not hasattr(model, "head"):
+        advice = "a decoder of vectors has no positions"
+        raise ValueError(expected("max_length", "a model of tokens", "one of vectors", advice))
+    return cast(DecoderDescription, model.describe(max_length))
 
 
 def compile_described(

@@ -27,15 +27,21 @@ def reduce_bits(model: nn.Module, tensors: Mapping[str, Tensor], weights: str) -
     """
     tensors = {name: x.detach() for name, x in tensors.items()}
     for name in _matrices(model):
-        matrix = tensors[name]
-        if matrix.dtype != torch.float32:
-            advice = "convert the model by .float()"
-            raise TypeError(expected(name, "float32 to round", matrix.dtype, advice))
-        if weights == "bfloat16":
-            tensors[name] = matrix.bfloat16()
-        else:
-            tensors[name], tensors[name + _LARGEST] = _levels(matrix)
+        tensors |= round_matrix(name, tensors[name], weights)
     return tensors
+
+
+def round_matrix(name: str, matrix: Tensor, weights: str) -> dict[str, Tensor]:
+    """A matrix (outputs, inputs) of float32 as it is stored, by names from which it is restored."""
+    if matrix.dtype != torch.float32:
+        advice = "convert the model by .float()"
+        raise TypeError(expected(name, "float32 to round", matrix.dtype, advice))
+    if weights == "bfloat16":
+        return {name: matrix.bfloat16()}
+    if weights == "int8":
+        levels, largest = _levels(matrix)
+        return {name: levels, name + _LARGEST: largest}
+    return {name: matrix}
 
 
 def _matrices(model: nn.Module) -> list[str]:

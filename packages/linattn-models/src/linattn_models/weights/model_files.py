@@ -53,7 +53,7 @@ def write_model_files(
         tokenizer: the content of the tokenizer's file; without, that of a model saved before is
             removed.
     """
-    own_memory = _separate(tensors)
+    own_memory = separate(tensors)
     files = describe_weights(config, own_memory, tokenizer)
     before = {} if tokenizer is not None else _config_if_any(folder)
     with _folder_for_model(folder), replace_files(folder, *_FILES) as fresh:
@@ -223,7 +223,7 @@ def compute_digest(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors contiguous and in memory of their own, as safetensors takes them."""
     separate: dict[str, Tensor] = {}
     seen: set[tuple[torch.device, int]] = set()

@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, distributed, nn
@@ -18,7 +18,7 @@ from torch import Tensor, distributed, nn
 from linattn_core.errors import expected, near, quote
 from linattn_models.basics.validation import one_of
 from linattn_models.ctc import CTCBiLSTM, CTCTransformer
-from linattn_models.decoding import CompiledDecoder, CompiledTransformer, compile_decoder
+from linattn_models.decoding import CompiledDecoder, CompiledTransformer
 from linattn_models.heads.tokenizer import check_tokenizer, read_tokenizer, write_tokenizer
 from linattn_models.layers.transformer import Transformer
 from linattn_models.tokens.autoregressive import AutoregressiveTransformer
@@ -42,8 +42,8 @@ from linattn_models.weights.sharded import are_sharded, gather_tensors, own_clas
 Model = Transformer | AutoregressiveTransformer | Seq2SeqTransformer | CTCBiLSTM | CTCTransformer
 
 # What `save` adds to a model's `to_dict`.
-_OWN_KEYS = ("format_version", DIGEST, TOKENIZER_DIGEST, "model", "weights", "extra")
-_CLASSES: dict[str, type[Model]] = {cls.__name__: cls for cls in get_args(Model)}
+OWN_KEYS = ("format_version", DIGEST, TOKENIZER_DIGEST, "model", "weights", "extra")
+CLASSES: dict[str, type[Model]] = {cls.__name__: cls for cls in get_args(Model)}
 _OTHER = "was it saved from another configuration?"
 
 
@@ -82,8 +82,8 @@ def save(
         if model.weights == "float32":
             advice = "save its model and read that with load_decoder"
         raise ValueError(expected("model", "a model", f"a {kind}", advice))
-    one_of("the class of the model", kind, _CLASSES)
-    if not isinstance(model, _CLASSES[kind]):
+    one_of("the class of the model", kind, CLASSES)
+    if not isinstance(model, CLASSES[kind]):
         raise TypeError(expected("model", f"linattn_models.{kind}", f"another class {kind}"))
     if weights is not None:
         one_of("weights", weights, FEWER_BITS)
@@ -99,7 +99,7 @@ def save(
         json.dumps(config, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ValueError(expected("extra", "JSON values only", error)) from None
-    text = _tokenizer_content(model, tokenizer)
+    text = tokenizer_content(model, tokenizer)
     tensors: Mapping[str, Tensor] = model.state_dict()
     for name, x in tensors.items():
         if not isinstance(x, Tensor):
@@ -120,13 +120,13 @@ def save(
 def describe_model(model: nn.Module) -> dict[str, bytes]:
     """The files that `load` needs beside the weights; none for a model of another class."""
     kind = own_class(model).__name__
-    if kind not in _CLASSES or not isinstance(model, _CLASSES[kind]):
+    if kind not in CLASSES or not isinstance(model, CLASSES[kind]):
         return {}
     config = {"model": kind, **model.to_dict(), "extra": {}}
-    return describe_weights(config, model.state_dict(), _tokenizer_content(model, None))
+    return describe_weights(config, model.state_dict(), tokenizer_content(model, None))
 
 
-def _tokenizer_content(model: Model, tokenizer: Any) -> bytes | None:
+def tokenizer_content(model: Model, tokenizer: Any) -> bytes | None:
     """The file of a model's tokenizer."""
     own = model.tokenizer if isinstance(model, TokenTransformer) else None
     tokenizer = own if tokenizer is None else tokenizer
@@ -166,10 +166,10 @@ def load(folder: str | Path) -> Model:
             tokenizer that is damaged, absent or of another vocabulary.
         ModuleNotFoundError: a tokenizer of the library `tokenizers`, which is not installed.
     """
-    return _load(Path(folder))[0]
+    return load_with_weights(Path(folder))[0]
 
 
-def _load(folder: Path) -> tuple[Model, str]:
+def load_with_weights(folder: Path) -> tuple[Model, str]:
     """The model, and the weights with which it was saved, by their name."""
     folder = find_model(folder)
     config, tensors, tokenizer = read_model_files(folder)
@@ -177,8 +177,8 @@ def _load(folder: Path) -> tuple[Model, str]:
     _require_known_model(path, config)
     if config.get("weights") is not None:
         tensors = _restore_bits(weights, tensors)
-    cls = _CLASSES[config["model"]]
-    description = {key: value for key, value in config.items() if key not in _OWN_KEYS}
+    cls = CLASSES[config["model"]]
+    description = {key: value for key, value in config.items() if key not in OWN_KEYS}
     model = _build(path, weights, cls, description, tensors)
     if tokenizer is not None and isinstance(model, TokenTransformer):
         name = str(folder / TOKENIZER_FILE)
@@ -186,33 +186,6 @@ def _load(folder: Path) -> tuple[Model, str]:
         check_tokenizer(name, saved, model.head)
         model.tokenizer = saved
     return model.eval(), config.get("weights") or "float32"
-
-
-def load_decoder(
-    folder: str | Path,
-    backend: str = "auto",
-    max_length: int | None = None,
-    device: str | torch.device = "cpu",
-) -> CompiledDecoder | CompiledTransformer:
-    """The compiled decoder of a saved model, with the weights in which `save` wrote it.
-
-        save(model, folder, weights="int8")
-        decoder = load_decoder(folder)      # as compile_decoder(model, "int8"), unless tied
-
-    Args:
-        folder: of a causal `Transformer` or `AutoregressiveTransformer` with linear attention.
-        backend, max_length: as for `compile_decoder`.
-        device: "cpu", or a CUDA GPU.
-
-    Raises:
-        FileNotFoundError, ValueError: as for `load` and `compile_decoder`.
-        TypeError: a model of another kind.
-
-    Cost: the time to read the folder and pack the weights; the model is not kept.
-    """
-    model, weights = _load(Path(folder))
-    decoded = cast(AutoregressiveTransformer, model.to(device))
-    return compile_decoder(decoded, weights, backend, max_length)
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:
@@ -229,7 +202,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
 
 
 def _require_known_model(path: Path, config: Mapping[str, Any]) -> None:
-    one_of(f"{path}: the model", config.get("model"), _CLASSES)
+    one_of(f"{path}: the model", config.get("model"), CLASSES)
 
 
 def _restore_bits(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -254,13 +227,13 @@ def _build(
     """
     most = len(tensors)
     two, three = (
-        _build_empty(path, cls, _with_layers(path, description, count, most)).state_dict()
+        build_empty(path, cls, with_layers(path, description, count, most)).state_dict()
         for count in (2, 3)
     )
     _check_fit(weights, two, tensors, only=True)
     third = Counter(name.partition("2")[0] for name in three.keys() - two.keys())
-    _with_layers(path, description, 3, most // min(third.values(), default=1))
-    model = _build_empty(path, cls, description)
+    with_layers(path, description, 3, most // min(third.values(), default=1))
+    model = build_empty(path, cls, description)
     _check_fit(weights, model.state_dict(), tensors)
     if _has_other_tensors(model):
         # What is drawn is replaced at once: keep the caller's random state.
@@ -270,12 +243,12 @@ def _build(
     return model
 
 
-def _with_layers(path: Path, values: Mapping[str, Any], count: int, most: int) -> dict[str, Any]:
+def with_layers(path: Path, values: Mapping[str, Any], count: int, most: int) -> dict[str, Any]:
     """The description of the model with `count` layers; refuses one of more layers than `most`."""
     changed = dict(values)
     for name, value in values.items():
         if isinstance(value, Mapping):
-            changed[name] = _with_layers(path, value, count, most)
+            changed[name] = with_layers(path, value, count, most)
         elif name == "num_layers" and isinstance(value, int):
             if value > most:
                 wanted = f"at most {most}, by the tensors of {WEIGHTS_FILE}"
@@ -284,7 +257,7 @@ def _with_layers(path: Path, values: Mapping[str, Any], count: int, most: int) -
     return changed
 
 
-def _build_empty(path: Path, cls: type[Model], description: Mapping[str, Any]) -> Model:
+def build_empty(path: Path, cls: type[Model], description: Mapping[str, Any]) -> Model:
     """The described model on the meta device."""
     try:
         with torch.device("meta"):

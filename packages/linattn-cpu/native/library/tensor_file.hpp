@@ -1,0 +1,47 @@
+// A safetensors file in memory: tensors and metadata by name. Files are not trusted: what is wrong is refused.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace linattn {
+
+// A sentence for whoever called the library.
+class Refused : public std::runtime_error {
+public:
+    using std::runtime_error::runtime_error;
+};
+
+// Why the last call of this thread failed.
+std::string& last_error();
+
+// The error is also kept as `last_error`: in WebAssembly without exceptions, throwing ends the call.
+Refused refused(const std::string& what, const std::string& wanted, const std::string& got);
+
+using Shape = std::vector<std::int64_t>;
+
+std::string in_words(const Shape& shape);
+
+struct FileTensor {
+    std::string dtype;  // as the format spells it, such as F32
+    Shape shape;
+    const char* data;  // in the bytes that were read
+    std::int64_t bytes;
+};
+
+struct TensorFile {
+    std::map<std::string, FileTensor> tensors;
+    std::map<std::string, std::string> metadata;
+};
+
+// The content of `bytes`, which must live as long as the tensors are used. The size of each tensor is that of its shape,
+// and numbers of 4 and 8 bytes are aligned.
+TensorFile read_tensors(const void* bytes, std::int64_t size);
+
+// The bytes of a file with this content.
+std::vector<char> write_tensors(const TensorFile& content);
+
+}  // namespace linattn

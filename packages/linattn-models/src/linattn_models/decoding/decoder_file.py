@@ -1,0 +1,207 @@
+"""A decoder's description as one safetensors file, which needs no Python to be read.
+
+The tensors have the names of `linattn_core.decoder_spec`, matrices the shape (outputs, inputs), as
+`nn.Linear` has them. Settings are metadata.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from torch import Tensor
+
+from linattn_core.decoder_spec import (
+    WEIGHTS,
+    Affine,
+    CannotCompile,
+    DecoderDescription,
+    DecoderLayer,
+    Norm,
+    Sampler,
+    TokenCoding,
+)
+from linattn_core.errors import expected
+from linattn_models.basics.validation import one_of
+from linattn_models.state.files import read_tensors, write_tensors
+from linattn_models.weights.fewer_bits import restore_bits, round_matrix
+from linattn_models.weights.model_files import separate
+
+FORMAT, VERSION = "linattn decoder", "1"
+_WHOLE = "a whole file that export_decoder wrote"
+_SETTINGS = (
+    "num_heads", "num_kv_heads", "head_dim", "feature_map", "eps", "activation", "norm_first",
+    "rotary_base", "window_size",
+)  # fmt: skip
+_MATRICES = ("qkv", "out", "expand", "contract", "gate")
+
+
+class DecoderFile(NamedTuple):
+    """The content of a file."""
+
+    description: DecoderDescription
+    weights: str
+    metadata: dict[str, str]
+
+
+def write_decoder(
+    file: Path, description: DecoderDescription, weights: str, metadata: Mapping[str, str]
+) -> None:
+    """Writes the description, with its matrices in the dtype `weights`, and more metadata."""
+    tensors: dict[str, Tensor] = {}
+
+    def put(name: str, value: Affine | Norm | Tensor | None) -> None:
+        if isinstance(value, Affine):
+            tensors.update(round_matrix(f"{name}.weight", value.weight.t(), weights))
+            put(f"{name}.bias", value.bias)
+        elif isinstance(value, Norm):
+            tensors[f"{name}.weight"] = value.weight
+            put(f"{name}.bias", value.bias)
+        elif value is not None:
+            tensors[name] = value
+
+    put("norm", description.norm)
+    for index, layer in enumerate(description.layers):
+        for part, value in vars(layer).items():
+            put(f"layers.{index}.{part}", value)
+    if (tokens := description.tokens) is not None:
+        for channel, table in enumerate(tokens.embeddings):
+            put(f"tokens.embeddings.{channel}", table)
+        for part in ("start", "positions", "output"):
+            put(f"tokens.{part}", getattr(tokens, part))
+    settings = {key: _text(value) for key, value in _settings(description).items()}
+    own = {"format": FORMAT, "version": VERSION, "weights": weights}
+    write_tensors(file, separate(tensors), {**own, **settings, **metadata})
+
+
+def _settings(description: DecoderDescription) -> dict[str, Any]:
+    """What is no tensor, by the names of the fields."""
+    norms = [description.norm, *(x for y in description.layers for x in (y.norm1, y.norm2))]
+    kinds = {(norm.eps, norm.centered) for norm in norms}
+    if len(kinds) > 1:
+        wanted, got = "norms of one kind and eps", f"{len(kinds)} kinds"
+        raise CannotCompile(expected("model", wanted, got, "ship its weights by save"))
+    first, tokens = description.layers[0], description.tokens
+    return {
+        "num_layers": len(description.layers),
+        **{name: getattr(description, name) for name in _SETTINGS},
+        "hidden": first.expand.weight.shape[1],
+        "gated": first.gate is not None,
+        "norm_kind": "LayerNorm" if description.norm.centered else "RMSNorm",
+        "norm_eps": description.norm.eps,
+        "tokens": tokens is not None,
+        **({} if tokens is None else _token_settings(tokens)),
+    }
+
+
+def _token_settings(tokens: TokenCoding) -> dict[str, Any]:
+    sampler = tokens.sampler or Sampler("categorical", 0)
+    return {
+        "levels": len(tokens.embeddings[0]),
+        "channels": len(tokens.embeddings),
+        "max_length": 0 if tokens.positions is None else len(tokens.positions),
+        "parameters": tokens.output.weight.shape[1],
+        "head": "none" if tokens.sampler is None else sampler.kind,
+        "choices": sampler.choices,
+        "lowest_log_scale": sampler.lowest_log_scale,
+    }
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def read_decoder(file: Path) -> DecoderFile:
+    """The content of a file, after checks.
+
+    Raises:
+        FileNotFoundError, ValueError: no such file, or one that is damaged or of another kind.
+    """
+    tensors, metadata = read_tensors(file, FORMAT, _WHOLE)
+    if metadata.get("version") != VERSION:
+        got = f"version {metadata.get('version')!r}"
+        raise ValueError(expected(str(file), f"version {VERSION}", got, "update linattn-models"))
+    weights = metadata.get("weights", "")
+    one_of(f"{file}: weights", weights, WEIGHTS)
+    try:
+        tensors = restore_bits(tensors)
+        description = _Reader(tensors, metadata).description()
+        for name, value in _settings(description).items():
+            if metadata.get(name) != _text(value):
+                raise ValueError(f"{name} {metadata.get(name)!r} beside tensors of {_text(value)}")
+    except (LookupError, RuntimeError, ValueError) as error:
+        raise ValueError(expected(str(file), _WHOLE, error)) from None
+    if tensors:
+        raise ValueError(expected(str(file), _WHOLE, f"also {min(tensors)!r}"))
+    return DecoderFile(description, weights, metadata)
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise ValueError(f"the number {text}")
+    return value
+
+
+class _Reader:
+    """Takes a description's parts out of tensors and metadata; `KeyError` for what is missing."""
+
+    def __init__(self, tensors: dict[str, Tensor], metadata: Mapping[str, str]) -> None:
+        self._tensors, self._metadata = tensors, metadata
+
+    def description(self) -> DecoderDescription:
+        read = self._metadata
+        count = int(read["num_layers"])
+        if not 0 < count <= len(self._tensors):
+            raise ValueError(f"num_layers {count}")
+        base = read["rotary_base"]
+        return DecoderDescription(
+            layers=tuple(self._layer(f"layers.{index}.") for index in range(count)),
+            norm=self._norm("norm"),
+            **{name: int(read[name]) for name in ("num_heads", "num_kv_heads", "head_dim")},
+            feature_map=read["feature_map"],
+            eps=_number(read["eps"]),
+            activation=read["activation"],
+            norm_first=read["norm_first"] == "true",
+            rotary_base=_number(base) if base else None,
+            tokens=self._tokens() if read["tokens"] == "true" else None,
+            window_size=int(read["window_size"]),
+        )
+
+    def _layer(self, name: str) -> DecoderLayer:
+        parts: dict[str, Any] = {part: self._affine(name + part) for part in _MATRICES[:-1]}
+        is_gated = self._metadata["gated"] == "true"
+        return DecoderLayer(
+            **parts,
+            norm1=self._norm(f"{name}norm1"),
+            norm2=self._norm(f"{name}norm2"),
+            gate=self._affine(f"{name}gate") if is_gated else None,
+            decay_logits=self._tensors.pop(f"{name}decay_logits", None),
+            log_gamma=self._tensors.pop(f"{name}log_gamma", None),
+        )
+
+    def _tokens(self) -> TokenCoding:
+        read = self._metadata
+        kind, choices = read["head"], int(read["choices"])
+        channels = range(int(read["channels"]))
+        sampler = None
+        if kind != "none":
+            sampler = Sampler(cast(Any, kind), choices, float(read["lowest_log_scale"]))
+        return TokenCoding(
+            tuple(self._tensors.pop(f"tokens.embeddings.{channel}") for channel in channels),
+            self._tensors.pop("tokens.start", None),
+            self._tensors.pop("tokens.positions", None),
+            self._affine("tokens.output"),
+            sampler,
+        )
+
+    def _affine(self, name: str) -> Affine:
+        weight = self._tensors.pop(f"{name}.weight").t()
+        return Affine(weight, self._tensors.pop(f"{name}.bias", None))
+
+    def _norm(self, name: str) -> Norm:
+        weight, bias = self._tensors.pop(f"{name}.weight"), self._tensors.pop(f"{name}.bias", None)
+        centered = self._metadata["norm_kind"] == "LayerNorm"
+        return Norm(weight, bias, float(self._metadata["norm_eps"]), centered)

@@ -1,0 +1,258 @@
+"""liblinattn draws the tokens of Python from one file, and refuses files that are not whole."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import subprocess
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from linattn_models import (
+    AutoregressiveTransformer,
+    Categorical,
+    CharacterTokenizer,
+    DecodingState,
+    Linear,
+    MixtureOfLogistics,
+    Transformer,
+    TransformerConfig,
+    compile_decoder,
+    export_decoder,
+    load_decoder,
+)
+from tests.library.linattn_library import FILE, Failed, Model, load_library
+
+WEIGHTS = ("float32", "bfloat16", "int8")
+SMALL = TransformerConfig(num_layers=2, num_heads=2, head_dim=8, ffn_dim=24)
+LANGUAGE = TransformerConfig.language(num_layers=2, num_heads=4, head_dim=8)
+
+
+def model_of(config: TransformerConfig, head: Any, **options: Any) -> AutoregressiveTransformer:
+    torch.manual_seed(0)
+    model = AutoregressiveTransformer(config, head, **options).eval()
+    with torch.no_grad():
+        for x in model.parameters():
+            x.add_(torch.randn_like(x) * 0.3)  # so that no two logits are close
+    return model
+
+
+MODELS: dict[str, AutoregressiveTransformer] = {
+    "categorical": model_of(SMALL, Categorical(11), max_length=64),
+    "rotary, window": model_of(replace(LANGUAGE, attention=Linear(window_size=5)), Categorical(19)),
+    "decay": model_of(
+        replace(SMALL, attention=Linear(decay="learned")), Categorical(7), max_length=64
+    ),
+    "grouped heads, no start": model_of(
+        replace(LANGUAGE, num_kv_heads=2), Categorical(13), start=False
+    ),
+    "logistics": model_of(SMALL, MixtureOfLogistics(levels=16, num_mixtures=3), max_length=64),
+    "colors": model_of(
+        SMALL, MixtureOfLogistics(levels=16, num_mixtures=2, channels=3), max_length=32
+    ),
+}
+
+
+def exported(folder: Path, name: str, weights: str = "float32") -> Path:
+    file = folder / "model.linattn"
+    export_decoder(MODELS[name], file, weights)
+    return file
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("name", MODELS)
+def test_tokens_are_those_of_python(tmp_path: Path, name: str, weights: str) -> None:
+    file = exported(tmp_path, name, weights)
+    decoder = compile_decoder(MODELS[name], weights)
+    channels = 3 if name == "colors" else 1
+    prompt = [3, 1, 2] * channels
+    prefix = torch.tensor(prompt).view(1, 3, *([3] if channels == 3 else []))
+
+    wanted = decoder.generate(
+        prefix=prefix, max_new_tokens=20, seeds=5, num_samples=3, temperature=0.9
+    )
+    model = Model(file)
+    ours = model.generate(
+        model.new_state(3), prompt * 3, 20, rows=3, channels=channels, seed=5, temperature=0.9
+    )
+
+    assert ours == wanted[:, 3:].flatten(1).tolist()
+    again = load_decoder(file).generate(
+        prefix=prefix, max_new_tokens=20, seeds=5, num_samples=3, temperature=0.9
+    )
+    assert torch.equal(again, wanted)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    temperature=st.sampled_from([0.0, 0.5, 1.0, 1.7]),
+    top_k=st.integers(0, 20),
+    top_p=st.sampled_from([0.0, 0.3, 0.9, 1.0]),
+    min_p=st.sampled_from([0.0, 0.1]),
+    penalty=st.sampled_from([1.0, 1.3]),
+    seed=st.integers(-(2**63), 2**63 - 1),
+)
+def test_settings_of_a_draw(
+    tmp_path_factory: pytest.TempPathFactory,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    penalty: float,
+    seed: int,
+) -> None:
+    file = exported(tmp_path_factory.mktemp("shipped"), "rotary, window")
+    wanted = load_decoder(file).generate(
+        prefix=torch.tensor([[1, 2, 3, 4, 5, 6, 7]]), max_new_tokens=25, seeds=seed,
+        temperature=temperature,
+        top_k=top_k or None, top_p=top_p or None, min_p=min_p or None, repetition_penalty=penalty,
+    )  # fmt: skip
+    model = Model(file)
+    ours = model.generate(
+        model.new_state(), [1, 2, 3, 4, 5, 6, 7], 25, seed=seed, temperature=temperature,
+        top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=penalty,
+    )  # fmt: skip
+    assert ours[0] == wanted[0, -25:].tolist()
+
+
+def test_a_row_ends_behind_its_stop_token(tmp_path: Path) -> None:
+    model = Model(exported(tmp_path, "categorical"))
+    free = model.generate(model.new_state(4), [1] * 4, 30, rows=4, seed=1)
+    stopped = model.generate(model.new_state(4), [1] * 4, 30, rows=4, seed=1, stop=[2, 3])
+    for whole, cut in zip(free, stopped, strict=True):
+        ends = [i for i, token in enumerate(whole) if token in (2, 3)]
+        assert cut == (whole[: ends[0] + 1] if ends else whole)
+
+
+@pytest.mark.parametrize("name", ["categorical", "rotary, window", "decay"])
+def test_states_continue_in_both_directions(tmp_path: Path, name: str) -> None:
+    file = exported(tmp_path, name)
+    decoder, model = load_decoder(file), Model(file)
+    text = [1, 2, 3, 4, 5, 6, 1, 2]
+    state = model.new_state()
+    model.read(state, text, len(text))
+    (tmp_path / "state").write_bytes(model.save_state(state))
+    theirs = DecodingState.load(tmp_path / "state")
+
+    _, own = decoder.prefill(torch.tensor([text]))
+    assert theirs.fingerprint == own.fingerprint
+    more = torch.tensor([[4, 4]])
+    wanted, after = decoder.prefill(more, state=own)
+    assert torch.equal(decoder.prefill(more, state=theirs)[0], wanted)
+
+    own.save(tmp_path / "state")
+    back = model.load_state((tmp_path / "state").read_bytes())
+    model.read(back, [4, 4], 2)
+    assert model.parameters(back, wanted.shape[1]) == wanted[0].tolist()
+    assert model.save_state(back) and after.position == len(text) + 2 + decoder.has_start
+
+
+def test_vectors(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    transformer = Transformer(SMALL).eval()
+    export_decoder(transformer, tmp_path / "model.linattn")
+    decoder = compile_decoder(transformer)
+    vectors = torch.randn(2, 5, 16)
+    wanted = decoder.prefill(vectors)[0]
+    model = Model(tmp_path / "model.linattn")
+    state, out = model.new_state(2), torch.empty(2, 5, 16)
+    pointer = load_library().linattn_read_vectors.argtypes[1]
+    status = model.c.linattn_read_vectors(
+        state, ctypes.cast(vectors.data_ptr(), pointer), 5, ctypes.cast(out.data_ptr(), pointer)
+    )
+    assert status == 0
+    assert torch.equal(out, wanted)
+    assert torch.equal(load_decoder(tmp_path / "model.linattn").prefill(vectors)[0], wanted)
+
+
+def test_text(tmp_path: Path) -> None:
+    model = model_of(SMALL, Categorical(4), max_length=64)
+    model.tokenizer = CharacterTokenizer("aé\n🙂")
+    export_decoder(model, tmp_path / "model.linattn")
+    ours = Model(tmp_path / "model.linattn")
+    assert ours.c.linattn_metadata(ours.handle, b"tokenizer") == b"characters"
+    text = "é🙂a\n".encode()
+    out = (ctypes.c_int32 * 10)()
+    assert ours.c.linattn_encode(ours.handle, text, len(text), out, 10) == 4
+    assert out[:4] == [1, 3, 0, 2]
+    assert ours.c.linattn_encode(ours.handle, b"x", 1, out, 10) == -1
+    assert load_decoder(tmp_path / "model.linattn").tokenizer == model.tokenizer
+
+    command = FILE.parent.parent / "bin" / "linattn-run"
+    done = subprocess.run(
+        [command, tmp_path / "model.linattn", "-i", "é", "-n", "12", "-s", "3"],
+        capture_output=True, check=True,
+    )  # fmt: skip
+    wanted = load_decoder(tmp_path / "model.linattn").generate(
+        prefix="é", max_new_tokens=12, seeds=3
+    )
+    assert done.stdout.decode() == model.tokenizer.decode(wanted[0].tolist())
+
+
+def test_refusals(tmp_path: Path) -> None:
+    file = exported(tmp_path, "categorical")
+    model = Model(file)
+    for call, words in [
+        (lambda: model.generate(model.new_state(), [11], 3), "tokens"),
+        (lambda: model.generate(model.new_state(), [1], 100), "64 positions"),
+        (lambda: model.generate(model.new_state(), [1], 3, temperature=-1), "temperature"),
+        (lambda: model.generate(model.new_state(), [1], 3, top_p=2), "top_p"),
+        (lambda: model.new_state(0), "rows"),
+        (lambda: Model(tmp_path / "none"), "a file that can be read"),
+        (lambda: Model(b""), "fewer than 8 bytes"),
+    ]:
+        with pytest.raises(Failed, match=words):
+            call()
+    other = Model(exported(tmp_path, "decay"))
+    state = model.new_state()
+    model.read(state, [1], 1)
+    with pytest.raises(Failed, match="other weights"):
+        other.load_state(model.save_state(state))
+
+
+def test_damaged_files_are_refused_or_harmless(tmp_path: Path) -> None:
+    content = exported(tmp_path, "rotary, window", "int8").read_bytes()
+    size = 8 + int.from_bytes(content[:8], "little")
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(most: int) -> int:
+        return int(torch.randint(most, (), generator=generator))
+
+    for _ in range(300):
+        damaged = bytearray(content)
+        for _ in range(1 + draw(3)):
+            damaged[draw(size)] = draw(256)
+        with suppress(Failed):
+            model = Model(bytes(damaged[: len(damaged) - draw(3)]))
+            model.generate(model.new_state(), [1, 2], 5)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_layers": "3"}, {"num_heads": "0"}, {"levels": "10"}, {"head_dim": "99999999999"},
+        {"choices": "9"}, {"weights": "int4"}, {"version": "2"}, {"eps": "nan"}, {"tokens": "no"},
+        {"max_length": "65"}, {"rotary_base": "-1"}, {"window_size": "3"}, {"hidden": "1"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_metadata_that_does_not_fit_is_refused(tmp_path: Path, change: dict[str, str]) -> None:
+    content = exported(tmp_path, "categorical").read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    header["__metadata__"] |= change
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    damaged = len(text).to_bytes(8, "little") + text + content[8 + size :]
+    with pytest.raises(Failed, match="expected"):
+        Model(damaged)
+    (tmp_path / "damaged").write_bytes(damaged)
+    with pytest.raises(ValueError, match="expected"):
+        load_decoder(tmp_path / "damaged")
