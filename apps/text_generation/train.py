@@ -47,7 +47,8 @@ class Flags:
     file of a tokenizer."""
     attention: Attention = RECOMMENDED
     """linear: the paper's; fixed-decay, learned-decay: sums that fade; hedgehog-decay: with a
-    learned feature map too; window: softmax for the last keys; softmax: the usual kind."""
+    learned feature map too; gated: sums that fade by what is read; window: softmax for the last
+    keys; gated-window: both; softmax: the usual kind."""
     out: Path | None = None
     """Run folder; runs/text_generation/DATA-ATTENTION-PRESET if not given."""
     resume: bool = False

@@ -49,6 +49,7 @@ MODELS: dict[str, Callable[[], Model]] = {
     ),
     "tied": lambda: tiny_model(norm="rms", ffn="swiglu", bias=False, tie_embeddings=True),
     "learned decay": lambda: tiny_model(decay="learned"),
+    "window, gated decay": lambda: tiny_model("windowed", decay="gated"),
     "hashes": lambda: tiny_model(Lsh(rounds=2, buckets=4, chunk=3)),
     "softmax, grouped heads": lambda: tiny_model("softmax", num_kv_heads=1),
     **{

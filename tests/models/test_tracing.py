@@ -31,7 +31,7 @@ def tokens() -> Tensor:
 MODELS: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
     **{x: (tiny_transformer(x), (vectors(),)) for x in (*ATTENTIONS, "lsh")},
     "rotary": (tiny_transformer(rotary=True), (vectors(),)),
-    "window": (tiny_transformer("windowed", rotary=True), (vectors(),)),
+    "window": (tiny_transformer("windowed", rotary=True, decay="gated"), (vectors(),)),
     "blocks": (tiny_transformer(causal_block=4), (vectors(),)),
     "options": (tiny_transformer(**LINEAR), (vectors(),)),
     "tokens": (tiny_model(), (tokens(),)),

@@ -34,7 +34,7 @@ def tiny_config(attention: Attention | str = "linear", **fields: Any) -> Transfo
     own = {name: fields.pop(name) for name in names}
     sizes = {"num_layers": 2, "num_heads": 2, "head_dim": 4, "ffn_dim": 12}
     if attention == "windowed":
-        own = {"window_size": 3, "feature_map": own.get("feature_map", "elu")}
+        own = {"window_size": 3, **own}
     chosen = Linear(**own) if attention in ("linear", "windowed") else attention
     return TransformerConfig(**{**sizes, "attention": chosen, **fields})
 

@@ -30,6 +30,7 @@ from linattn_models.parallel import ContextParallel, sum_gradients
 MODELS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"attention": Linear()}, {"positions": "learned"}),
     ({"attention": Linear(decay="learned"), "num_kv_heads": 1}, {"positions": "sinusoidal"}),
+    ({"attention": Linear(decay="gated")}, {}),
     ({"attention": Linear(), "rotary": True, "tie_embeddings": True}, {}),
     ({"attention": Linear(feature_map="favor")}, {"head": MixtureOfLogistics(2, 3, 8)}),
 ]

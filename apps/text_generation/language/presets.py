@@ -17,7 +17,10 @@ from linattn_models import Linear, Softmax, TransformerConfig
 from linattn_models.training import TrainingFlags, adamw_flags
 
 PresetName = Literal["smoke", "laptop", "large"]
-Attention = Literal["linear", "fixed-decay", "learned-decay", "hedgehog-decay", "window", "softmax"]
+Attention = Literal[
+    "linear", "fixed-decay", "learned-decay", "hedgehog-decay", "gated", "window", "gated-window",
+    "softmax",
+]  # fmt: skip
 RECOMMENDED: Attention = "window"
 """What `TransformerConfig.language` takes."""
 
@@ -33,7 +36,7 @@ class Recipe:
     num_heads: int
     head_dim: int
     window_size: int = 64
-    """Keys that --attention window reads by softmax."""
+    """Keys that --attention window and gated-window read by softmax."""
     held_out: int = 256
     """Pieces of what is held out that are evaluated, of --length tokens."""
 
@@ -44,7 +47,9 @@ class Recipe:
             "fixed-decay": Linear(decay="fixed"),
             "learned-decay": Linear(decay="learned"),
             "hedgehog-decay": Linear("hedgehog", decay="learned"),
+            "gated": Linear(decay="gated"),
             "window": Linear(window_size=self.window_size),
+            "gated-window": Linear(decay="gated", window_size=self.window_size),
             "softmax": Softmax(),
         }
         return TransformerConfig.language(

@@ -13,7 +13,8 @@ import linattn_models
 from linattn_models import ByteTokenizer
 from tests.apps.app_scripts import PNG, Script, cells
 
-ATTENTIONS = ["linear", "fixed-decay", "learned-decay", "hedgehog-decay", "window", "softmax"]
+ATTENTIONS = ["linear", "fixed-decay", "learned-decay", "hedgehog-decay", "gated", "window"]
+ATTENTIONS += ["gated-window", "softmax"]
 
 
 def test_it_writes_what_was_asked_for(script: Script, smoke_run: Path) -> None:

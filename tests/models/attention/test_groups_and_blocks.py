@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from linattn_core.reference import quadratic
 from linattn_models import (
     AutoregressiveTransformer,
     Linear,
@@ -118,9 +119,43 @@ def test_blocks_do_not_step_compile_or_predict_tokens(attention: str) -> None:
         AutoregressiveTransformer(model.config, 7, 9)
 
 
+def test_a_gated_decay_is_read_from_the_input() -> None:
+    mixer = tiny_transformer(decay="gated", num_kv_heads=1).blocks[0].mixer
+    x, upstream = vectors(2, 9).requires_grad_(), vectors(2, 9)
+    logits = x @ mixer.decay.weight.mT + mixer.decay.logits
+    heads = quadratic(
+        *mixer.project(x)[:3], is_causal=True, enable_gqa=True, log_decay=logits.sigmoid().log().mT
+    )
+    torch.testing.assert_close(mixer(x), mixer.join(heads))
+    inputs = [x, mixer.qkv.weight, *mixer.decay.parameters()]
+    actual = torch.autograd.grad((mixer(x) * upstream).sum(), inputs)
+    wanted = torch.autograd.grad((mixer.join(heads) * upstream).sum(), inputs)
+    torch.testing.assert_close(actual, wanted)
+
+
+@given(block=st.integers(2, 5), length=st.integers(1, 9), count=st.integers(0, 9))
+def test_a_block_decays_by_the_product_of_its_positions(
+    block: int, length: int, count: int
+) -> None:
+    """Padding and masked positions, whatever they hold, decay nothing."""
+    mixer = tiny_transformer(decay="gated", causal_block=block).blocks[0].mixer
+    x, count = vectors(1, length), min(count, length)
+    lengths, mask = torch.tensor([count]), torch.arange(length)[None] < count
+    padded = x.masked_fill(~mask.unsqueeze(2), torch.nan)
+    query, key, value, log_decay = (part[:, :, :count] for part in mixer.project(x))
+    blocks = torch.arange(count) // block
+    after = (blocks[:, None, None] >= blocks) & (blocks > blocks[:, None])  # (N, L, positions)
+    factors = (log_decay[:, :, None, None] * after).sum(-1).exp()  # (B, H, N, L)
+    phi = mixer.feature_map
+    weights = phi.queries(query) @ phi.keys(key).mT * (blocks[:, None] >= blocks) * factors
+    wanted = mixer.join(weights @ value / (weights.sum(-1, keepdim=True) + mixer.eps))
+    torch.testing.assert_close(mixer(padded, lengths)[:, :count], wanted)
+    torch.testing.assert_close(mixer(padded.nan_to_num(3.0), None, mask)[:, :count], wanted)
+
+
 def test_a_decay_forgets_and_steps_agree() -> None:
     x = vectors(2, 9)
-    for decay in ("fixed", "learned"):
+    for decay in ("fixed", "learned", "gated"):
         model = tiny_transformer(decay=decay)
         plain = tiny_transformer()
         plain.load_state_dict(model.state_dict(), strict=False)

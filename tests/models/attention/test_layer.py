@@ -41,8 +41,12 @@ def by_definition(
     if attention.decay is not None:
         steps = torch.arange(query.shape[1])
         distance = (steps[:, None] - steps).clamp(min=0)  # (N, N)
-        rate = attention.decay().repeat_interleave(group).view(-1, 1, 1)
-        scores = scores * (rate * distance).exp()
+        if attention.decay.weight is None:
+            rate = attention.decay().repeat_interleave(group).view(-1, 1, 1)
+            scores = scores * (rate * distance).exp()
+        else:
+            total = attention.decay(key).mT.repeat_interleave(group, 1).cumsum(-1)  # (B, H, L)
+            scores = scores * (total[..., None] - total[..., None, :]).clamp(max=0).exp()
     out = scores @ v / (scores.sum(-1, keepdim=True) + attention.eps)
     joined: Tensor = attention.out(out.transpose(1, 2).flatten(2))
     return joined
@@ -54,7 +58,7 @@ def by_definition(
     feature_map=st.sampled_from(["elu", "relu", "hedgehog", "taylor"]),
     bias=st.booleans(),
     is_causal=st.booleans(),
-    decay=st.sampled_from([None, "fixed", "learned"]),
+    decay=st.sampled_from([None, "fixed", "learned", "gated"]),
 )
 def test_self_attention_is_the_definition(
     num_kv_heads: int | None,
@@ -96,7 +100,7 @@ def test_cross_attention_and_its_masks_are_the_definition() -> None:
     )
 
 
-@pytest.mark.parametrize("decay", [None, "learned"])
+@pytest.mark.parametrize("decay", [None, "learned", "gated"])
 @pytest.mark.parametrize("num_kv_heads", [1, 4])
 def test_steps_and_parts_are_the_whole(decay: str | None, num_kv_heads: int) -> None:
     attention = layer(num_kv_heads=num_kv_heads, decay=decay)

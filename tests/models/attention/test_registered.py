@@ -74,13 +74,13 @@ def open_registry() -> Iterator[None]:
 
 def by_recurrence(mixer: Mixer, x: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
     """S_t = a_t (I - b_t k_t k_t^T) S_{t-1} + b_t k_t v_t^T; o_t = S_t^T q_t."""
-    query, key, value = mixer.project(x)
+    parts = (part.unbind(2) for part in mixer.project(x))
     outs = []
-    for q, k, v in zip(query.unbind(2), key.unbind(2), value.unbind(2), strict=True):
-        a, b = v[..., -2].exp()[..., None, None], v[..., -1][..., None, None]
+    for q, k, v, gates in zip(*parts, strict=True):
+        a, b = gates[..., 0].exp()[..., None, None], gates[..., 1][..., None, None]
         outer = k.unsqueeze(-1) * k.unsqueeze(-2)
         s = a * (torch.eye(k.shape[-1]) - b * outer) @ s
-        s = s + b * k.unsqueeze(-1) * v[..., None, :-2]
+        s = s + b * k.unsqueeze(-1) * v[..., None, :]
         outs.append((s.mT @ q.unsqueeze(-1)).squeeze(-1))
     return mixer.join(torch.stack(outs, 2)), s
 
@@ -92,8 +92,8 @@ def test_sequence_and_steps_are_the_recurrence() -> None:
     zero = mixer.initial_state(2, None, x.device, x.dtype)
     expected, final = by_recurrence(mixer, x, zero.s)
     torch.testing.assert_close(mixer(x), expected)
-    query, key, value = mixer.project(x)
-    _, state = mixer.attend_and_keep(query, key, value, None, None, None, None)
+    query, key, value, gates = mixer.project(x)
+    _, state = mixer.attend_and_keep(query, key, value, None, None, None, None, gates)
     torch.testing.assert_close(state.s, final)
     state = model.initial_state(2)
     steps = []

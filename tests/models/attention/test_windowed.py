@@ -2,35 +2,51 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import elu
 
-from linattn_models import Linear, Transformer, TransformerConfig
+from linattn_models import DecodingState, Linear, Transformer, TransformerConfig
 from tests.models.tiny import tiny_transformer
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, gamma: Tensor, size: int) -> Tensor:
-    """The equation of `Linear`, a number for each query and key: (B, H, N, D)."""
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, gamma: Tensor, size: int
+) -> Tensor:
+    """The equation of `Linear`, a number for each query and key: (B, H, N, D).
+
+    A key before the window counts less by log_decay (B, H, N) of the keys after it, up to the last
+    that has left the window.
+    """
     root = query.shape[-1] ** -0.25
     query, key = query * root, key * root
     distance = torch.arange(query.shape[2]).unsqueeze(1) - torch.arange(query.shape[2])
     near = (query @ key.mT).exp() * ((distance >= 0) & (distance < size))
     far = (elu(query) + 1) @ (elu(key) + 1).mT * (distance >= size)
+    total = log_decay.cumsum(-1)
+    left = total.roll(size, -1)
+    far = far * (left.unsqueeze(3) - total.unsqueeze(2)).clamp(max=0).exp()
     weights = near + gamma[:, None, None] / query.shape[-1] * far
     return weights @ value / weights.sum(-1, keepdim=True)
 
 
 @pytest.mark.parametrize("size", [1, 3, 9, 20])
-def test_outputs_and_gradients_are_those_of_the_definition(size: int) -> None:
-    mixer = tiny_transformer(window_size=size, num_layers=1).blocks[0].mixer
+@pytest.mark.parametrize("decay", [None, "learned", "gated"])
+def test_outputs_and_gradients_are_those_of_the_definition(size: int, decay: str | None) -> None:
+    mixer = tiny_transformer(window_size=size, num_layers=1, decay=decay).blocks[0].mixer
     with torch.no_grad():
         mixer.log_gamma.normal_()
     x = torch.randn(2, 9, 8, dtype=torch.float64, requires_grad=True)
     upstream = torch.randn(2, 9, 8, dtype=torch.float64)
-    heads = attention(*mixer.project(x), mixer.log_gamma.exp(), size)
-    inputs = [x, mixer.log_gamma] if size < 9 else [x]
+    log_decay = x.new_zeros(2, 2, 9)
+    if decay is not None:
+        log_decay = log_decay + mixer.decay(x).view(-1, 9 if decay == "gated" else 1, 2).mT
+    heads = attention(*mixer.project(x)[:3], log_decay, mixer.log_gamma.exp(), size)
+    far = [x for name, x in mixer.named_parameters() if name.startswith(("log_gamma", "decay"))]
+    inputs = [x, *far] if size < 9 else [x]
 
     torch.testing.assert_close(mixer(x), mixer.join(heads))
     actual = torch.autograd.grad((mixer(x) * upstream).sum(), inputs)
@@ -43,6 +59,40 @@ def test_a_map_with_a_factor_of_each_query_is_refused() -> None:
     attention = Linear("favor", window_size=3)
     with pytest.raises(ValueError, match=r"feature_map: .* 'favor'"):
         Transformer(TransformerConfig(1, 2, 4, 8, attention=attention))
+
+
+@pytest.mark.parametrize("decay", ["fixed", "gated"])
+def test_steps_and_parts_are_the_whole(decay: str) -> None:
+    model = tiny_transformer("windowed", decay=decay, num_kv_heads=1)
+    x, lengths = torch.randn(2, 12, 8, dtype=torch.float64), torch.tensor([5, 2])
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            whole = model(x)
+            first, state = model.prefill(x[:, :5])
+            second, state = model.prefill(x[:, 5:9], state=state)
+            outputs = [first, second]
+            for position in range(9, 12):
+                y, state = model.step(x[:, position], state)
+                outputs.append(y.unsqueeze(1))
+            torch.testing.assert_close(torch.cat(outputs, 1), whole)
+            _, ragged = model.prefill(x[:, :5], lengths)
+            y, _ = model.step(x[:, 5], ragged)
+        torch.testing.assert_close(y[0], whole[0, 5])
+        alone = torch.cat((x[1:, :2], x[1:, 5:6]), 1)
+        torch.testing.assert_close(y[1], model(alone)[0, 2])
+
+
+def test_a_state_has_the_decays_of_its_window_also_on_disk(tmp_path: Path) -> None:
+    model, other = (tiny_transformer("windowed", decay=x) for x in ("gated", "learned"))
+    x = torch.randn(2, 6, 8, dtype=torch.float64)
+    with torch.no_grad():
+        _, state = model.prefill(x[:, :5])
+        state.save(tmp_path / "state")
+        loaded = DecodingState.load(tmp_path / "state")
+        assert loaded.layers[0].keys.shape == (2, 2, 3, 5)
+        with pytest.raises(ValueError, match="layer 0 of the state"):
+            other.step(x[:, 5], state)
+        torch.testing.assert_close(model.step(x[:, 5], loaded)[0], model(x)[:, 5])
 
 
 def test_a_batch_of_no_rows_has_outputs_of_no_rows() -> None:

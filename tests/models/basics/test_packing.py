@@ -29,6 +29,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "grouped": {"num_heads": 4, "num_kv_heads": 2},
     "fixed decay": {"decay": "fixed"},
     "learned decay": {"decay": "learned"},
+    "gated decay": {"decay": "gated"},
     "a map of all features": {"feature_map": "hedgehog"},
     "gated": {"norm": "rms", "ffn": "swiglu", "bias": False},
     "rotary": {"rotary": True, "num_heads": 4, "num_kv_heads": 2},
@@ -36,6 +37,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "softmax": {"attention": "softmax"},
     "grouped softmax": {"attention": "softmax", "num_heads": 4, "num_kv_heads": 2},
     "window": {"attention": "windowed"},
+    "window, gated decay": {"attention": "windowed", "decay": "gated"},
 }
 models = pytest.mark.parametrize("fields", MODELS.values(), ids=MODELS.keys())
 

@@ -56,6 +56,8 @@ class DecoderLayer:
             contract(activation(expand(x))); None for the latter.
         decay_logits: (H_kv,), a head's state is multiplied by their sigmoid before a position is
             added; None for no decay.
+        decay_weight: (E, H_kv), for the sigmoid of decay_logits + x W, with x (E,) the input of
+            `qkv` at the position that is added; in all layers or in none.
         log_gamma: (H,), the logarithm of the weight of linear attention beside a window, as
             `DecoderDescription.window_size` defines it; None without a window.
     """
@@ -68,6 +70,7 @@ class DecoderLayer:
     norm2: Norm
     gate: Affine | None = None
     decay_logits: Tensor | None = None
+    decay_weight: Tensor | None = None
     log_gamma: Tensor | None = None
 
 
@@ -166,6 +169,12 @@ class DecoderDescription:
                 _check_affine("a layer's gate", layer.gate, embed, hidden)
             if layer.decay_logits is not None:
                 _check_shape("a layer's decay", layer.decay_logits, (self.num_kv_heads,))
+            if (layer.decay_weight is not None) != self.has_gated_decay:
+                wanted, advice = "one in all layers or in none", "decode eagerly"
+                raise CannotCompile(expected("a decay's weight", wanted, "some layers", advice))
+            if layer.decay_weight is not None:
+                shape = (embed, self.num_kv_heads)
+                _check_shape("a decay's weight", layer.decay_weight, shape)
             if (layer.log_gamma is None) != (self.window_size == 0):
                 wanted = "one in each layer with a window, and none without"
                 got = f"window_size={self.window_size}"
@@ -187,10 +196,21 @@ class DecoderDescription:
                     yield from (affine.weight, affine.bias)
             for norm in (layer.norm1, layer.norm2):
                 yield from (norm.weight, norm.bias)
-            yield from (layer.decay_logits, layer.log_gamma)
+            yield from (layer.decay_logits, layer.decay_weight, layer.log_gamma)
         if self.tokens is not None:
             yield from (*self.tokens.embeddings, self.tokens.start, self.tokens.positions)
             yield from (self.tokens.output.weight, self.tokens.output.bias)
+
+    @property
+    def has_gated_decay(self) -> bool:
+        """Whether the decay of a position depends on its input."""
+        return bool(self.layers) and self.layers[0].decay_weight is not None
+
+    def state_shapes(self, batch: int) -> list[tuple[int, ...]]:
+        """The shapes of a layer's state, a `DecoderState`."""
+        heads, dim = (batch, self.num_kv_heads), self.head_dim
+        rows = [dim + self.has_gated_decay, dim] if self.window_size else []
+        return [*((*heads, self.window_size, x) for x in rows), (*heads, dim, dim), (*heads, dim)]
 
     @property
     def device(self) -> torch.device:
@@ -262,7 +282,8 @@ class Draw(NamedTuple):
 
 
 # The state of a layer: s (B, H_kv, D, D) and z (B, H_kv, D). With a window, before them the keys
-# and values of the last w positions, (B, H_kv, w, D) each; those of position p in slot p mod w.
+# and values of the last w positions, (B, H_kv, w, D) each; those of position p in slot p mod w. Of
+# a gated decay, each key is followed by the logarithm of the factor of its position.
 DecoderState = tuple[Tensor, ...]
 
 

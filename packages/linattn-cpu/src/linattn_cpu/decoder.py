@@ -54,7 +54,11 @@ def refuses_decoder(description: DecoderDescription, weights: str) -> str | None
     ):
         if name not in known.__members__:
             return expected(what, f"one of {', '.join(known.__members__)}", quote(name))
-    hidden = description.layers[0].contract.weight.shape[0]
+    layer = description.layers[0]
+    if description.has_gated_decay or (description.window_size and layer.decay_logits is not None):
+        wanted, got = "fixed or learned, without a window", "gated, or beside a window"
+        return expected("the decay", wanted, got, "decode eagerly")
+    hidden = layer.contract.weight.shape[0]
     if weights == "int8" and hidden > _MOST_INT8_INPUTS:
         wanted = f"products that sum at most {_MOST_INT8_INPUTS:,} inputs exactly"
         advice = "keep the weights as bfloat16 or float32"

@@ -21,7 +21,8 @@ class Mixer(nn.Module, ABC):
     It is built as `Subclass(attention, num_heads, head_dim, is_causal=..., **settings)`. A subclass
     has `attend`; one that can step also `initial_state`, `attend_and_keep` and `attend_next`, which
     a `Transformer` calls only where the configuration's `cannot_step` is empty. It overrides
-    `split` where it needs more of x than queries, keys and values.
+    `split` where it needs more of x than queries, keys and values: the further tensors of a
+    position follow the other arguments of these three methods.
 
     Args:
         num_heads, head_dim: H and D; E = H D.
@@ -119,21 +120,20 @@ class Mixer(nn.Module, ABC):
         """
         raise NotImplementedError
 
-    def split(self, x: Tensor, rotation: Rotation | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    def split(self, x: Tensor, rotation: Rotation | None = None) -> tuple[Tensor, ...]:
         """x (..., E) -> query (..., H, D), key and value (..., H_kv, D).
 
         A rotation turns queries and keys.
 
-        An override may append what else `attend` needs of a position, such as gates, to one of the
-        three: it gets them with their last dimension as it is here.
+        An override may return after them what else `attend` needs of a position, such as gates
+        (..., H) or (..., H_kv, any sizes).
         """
         parts = split_heads(self.qkv(x), self.heads, self.head_dim, rotation)
         return parts[0], parts[-2], parts[-1]
 
-    def project(self, x: Tensor, rotation: Rotation | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor, rotation: Rotation | None = None) -> tuple[Tensor, ...]:
         """x (B, N, E) -> query (B, H, N, D), key and value (B, H_kv, N, D); see `split`."""
-        query, key, value = self.split(x, rotation)
-        return query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+        return tuple(part.transpose(1, 2) for part in self.split(x, rotation))
 
     def join(self, heads: Tensor) -> Tensor:
         """(B, H, N, D) -> (B, N, E)."""
@@ -154,8 +154,8 @@ class Mixer(nn.Module, ABC):
         `past_size`, blocks of another size than the configuration's.
         """
         options: dict[str, Any] = {} if causal_block is None else {"causal_block": causal_block}
-        projected = self.project(x, rotation)
-        return self.join(self.attend(*projected, key_lengths, attn_mask, **options))
+        query, key, value, *more = self.project(x, rotation)
+        return self.join(self.attend(query, key, value, key_lengths, attn_mask, *more, **options))
 
     def prefill(
         self,
@@ -175,7 +175,7 @@ class Mixer(nn.Module, ABC):
         """
         projected = self.project(x, rotation)
         if packing is None:
-            heads, after = self.attend_and_keep(*projected, None, max_length, state, cursor)
+            heads, after = self._attend_and_keep(projected, None, max_length, state, cursor)
         else:
             heads, after = self.attend_packed(projected, packing, max_length, state, cursor)
         if not last_only:
@@ -186,25 +186,33 @@ class Mixer(nn.Module, ABC):
         self, x: Tensor, state: LayerState, cursor: Cursor, rotation: Rotation | None = None
     ) -> tuple[Tensor, LayerState]:
         """One more position: (B, E) -> (B, E), and the next state."""
-        heads, state = self.attend_next(*self.split(x, rotation), state, cursor)
+        query, key, value, *more = self.split(x, rotation)
+        heads, state = self.attend_next(query, key, value, state, cursor, *more)
         return self.out(heads.flatten(1)), state
 
     def attend_packed(
         self,
-        projected: tuple[Tensor, Tensor, Tensor],
+        projected: tuple[Tensor, ...],
         packing: Packing,
         max_length: int | None,
         state: LayerState | None,
         cursor: Cursor,
     ) -> tuple[Tensor, LayerState]:
         """As `attend_and_keep` for packed rows, (1, H, T, D); here on rows that are padded."""
-        query, key, value = (
-            packing.unpack(part.transpose(1, 2)).transpose(1, 2) for part in projected
-        )
-        heads, after = self.attend_and_keep(
-            query, key, value, packing.lengths, max_length, state, cursor
-        )
+        padded = tuple(packing.unpack(x.transpose(1, 2)).transpose(1, 2) for x in projected)
+        heads, after = self._attend_and_keep(padded, packing.lengths, max_length, state, cursor)
         return packing.pack(heads.transpose(1, 2)).transpose(1, 2), after
+
+    def _attend_and_keep(
+        self,
+        projected: tuple[Tensor, ...],
+        lengths: Tensor | None,
+        max_length: int | None,
+        state: LayerState | None,
+        cursor: Cursor,
+    ) -> tuple[Tensor, LayerState]:
+        query, key, value, *more = projected
+        return self.attend_and_keep(query, key, value, lengths, max_length, state, cursor, *more)
 
     def describe(self) -> tuple[Affine, Affine]:
         """The two projections, `qkv` and `out`, for a backend that compiles whole steps."""

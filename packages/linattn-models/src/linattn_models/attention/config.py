@@ -69,11 +69,12 @@ class Linear(Attention):
         feature_map_options: the map's own options, a mapping or pairs, such as
             {"num_features": 64}; stored as sorted pairs.
         decay: None for no decay; "fixed": each head has its own constant factor, as in RetNet;
-            "learned": the same factors at first, then trained. Causal attention only. With a
-            `causal_block`, the keys before a block count less, by the factor to the power of the
-            block's positions; within a block all count alike.
-        decay_range: the least and the greatest factor of a decay, above 0 and at most 1; heads
-            start evenly spread over them. None for RetNet's factors, without bounds.
+            "learned": the same factors at first, then trained; "gated": a factor of each position
+            and head, sigmoid(b + W x) of the layer's input x, which starts near the same factors.
+            Causal attention only. With a `causal_block`, the keys before a block count less, by the
+            product of the factors of the block's positions; within a block all count alike.
+        decay_range: the least and the greatest factor of a fixed or learned decay, above 0 and at
+            most 1; heads start evenly spread over them. None for RetNet's factors, without bounds.
         window_size: w, at most 2^20; 0 for no window. With one, each position reads the last w
             keys, its own included, by softmax, and those before them by linear attention:
 
@@ -82,8 +83,9 @@ class Linear(Attention):
 
             for queries and keys divided by D^(1/4), and g a trained number of each head over the
             number of features. A state has the last w keys and values beside S and z, and does not
-            grow. Keys that a mask leaves out take places in the window. Causal attention without
-            decay only.
+            grow. Keys that a mask leaves out take places in the window. Causal attention only. A
+            decay acts on the sums alone: a key that leaves the window enters them with the factor
+            of its own position.
     """
 
     kind = "linear"
@@ -105,9 +107,6 @@ class Linear(Attention):
         if self.window_size > LONGEST_WINDOW:
             wanted = f"at most {LONGEST_WINDOW:,}"
             raise ValueError(expected("window_size", wanted, self.window_size))
-        if self.window_size and self.decay is not None:
-            wanted, advice = "0 beside a decay", "choose one of the two"
-            raise ValueError(expected("window_size", wanted, self.window_size, advice))
         if self.decay_range is not None:
             object.__setattr__(self, "decay_range", _read_factors(self.decay_range, self.decay))
         object.__setattr__(self, "feature_map_options", _sorted_pairs(self.feature_map_options))
@@ -218,8 +217,8 @@ def _read_factors(bounds: object, decay: str | None) -> tuple[float, float]:
     """The bounds of a decay's factors; refuses others, and bounds of no decay."""
     numbers = tuple(bounds) if isinstance(bounds, (list, tuple)) else ()
     real = len(numbers) == 2 and all(isinstance(x, (int, float)) for x in numbers)
-    if decay is None or not real or not 0 < numbers[0] < numbers[1] <= 1:
-        wanted = "two factors above 0 and at most 1, the smaller first, beside a decay"
+    if decay not in ("fixed", "learned") or not real or not 0 < numbers[0] < numbers[1] <= 1:
+        wanted = "two factors above 0 and at most 1, the smaller first, of a fixed or learned decay"
         raise ValueError(expected("decay_range", wanted, f"{quote(bounds)} and decay {decay}"))
     return float(numbers[0]), float(numbers[1])
 

@@ -15,6 +15,7 @@ from linattn_models.attention.decay import Decay
 from linattn_models.attention.linear import (
     attend_in_parts,
     build_feature_map,
+    read_decay,
     spread_for,
     step_in_place,
     zero_sums,
@@ -62,7 +63,8 @@ class LinearAttention(nn.Module):
             layer owns it: its random or learned features are saved and trained with the layer.
         bias: whether the two projections have biases.
         eps: added to the denominator.
-        decay: None, "fixed" or "learned", as for `Linear`. A layer with a decay is causal only.
+        decay: None, "fixed", "learned" or "gated", as for `Linear`; "gated" reads the inputs of
+            keys. A layer with a decay is causal only.
         feature_map_options: options of a feature map given by name, such as {"num_features": 64}.
         batch_first: True alone, for code that builds `torch.nn.MultiheadAttention` with it.
 
@@ -104,7 +106,7 @@ class LinearAttention(nn.Module):
         self.out = nn.Linear(num_heads * dim, embed_dim, bias=bias)
         options = feature_map_options or {}
         self.feature_map = build_feature_map(feature_map, options, num_heads, kv_heads, dim)
-        self.decay = None if decay is None else Decay(decay, kv_heads)
+        self.decay = None if decay is None else Decay(decay, kv_heads, embed_dim)
         self.eps = eps
         self.backend = "auto"
         self.mesh: DeviceMesh | None = None  # set by ContextParallel
@@ -147,9 +149,11 @@ class LinearAttention(nn.Module):
         """
         if unknown:
             raise _unknown_argument(next(iter(unknown)))
+        log_decay = read_decay(self, query if key is None else key)
         heads = attend_in_parts(
             self,
             *self.project(query, key, value),
+            log_decay=log_decay[0].transpose(1, 2) if log_decay else None,
             is_causal=is_causal,
             attn_mask=attn_mask,
             key_lengths=key_lengths,
@@ -198,7 +202,7 @@ class LinearAttention(nn.Module):
         """
         check_vectors(x, self.embed_dim)
         query, key, value = split_heads(self.qkv(x), self.heads, self.head_dim)
-        heads, state = step_in_place(self, query, key, value, state)
+        heads, state = step_in_place(self, query, key, value, state, *read_decay(self, x))
         return self.out(heads.flatten(1)), state
 
     def extra_repr(self) -> str:

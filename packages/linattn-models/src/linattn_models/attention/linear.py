@@ -28,6 +28,7 @@ from linattn_models.attention.blocks import (
 )
 from linattn_models.attention.config import Linear
 from linattn_models.attention.decay import Decay
+from linattn_models.attention.rotary import Rotation
 from linattn_models.attention.windowed import Window
 from linattn_models.basics.packing import Packing, past_lengths
 from linattn_models.state import Cursor, LayerState, WindowCache
@@ -85,20 +86,36 @@ def spread_for(feature_map: FeatureMap) -> float:
     return 1.0 if feature_map.pointwise is None else 2.0
 
 
-def operator_settings(layer: LinearLayer) -> dict[str, Any]:
-    """The arguments that are the same in every call of the operator and of its step."""
+def operator_settings(layer: LinearLayer, log_decay: Tensor | None = None) -> dict[str, Any]:
+    """The arguments that are the same in every call of the operator and of its step.
+
+    Args:
+        log_decay: of each position, of a gated decay; else None.
+    """
     return {
         "feature_map": layer.feature_map,
-        "log_decay": None if layer.decay is None else layer.decay(),
+        "log_decay": constant_decay(layer) if log_decay is None else log_decay,
         "enable_gqa": layer.num_kv_heads != layer.num_heads,
         "eps": layer.eps,
         "backend": layer.backend,
     }
 
 
-def attend_in_parts(layer: LinearLayer, *tensors: Tensor, **options: Any) -> Any:
+def constant_decay(layer: LinearLayer) -> Tensor | None:
+    """The log_decay (H_kv,) of all positions; None without one."""
+    return None if layer.decay is None or layer.decay.is_gated else cast(Tensor, layer.decay())
+
+
+def read_decay(layer: LinearLayer, x: Tensor) -> list[Tensor]:
+    """The log_decay (..., H_kv) of each position of x (..., E); empty unless the decay is gated."""
+    return [] if layer.decay is None or not layer.decay.is_gated else [layer.decay(x)]
+
+
+def attend_in_parts(
+    layer: LinearLayer, *tensors: Tensor, log_decay: Tensor | None = None, **options: Any
+) -> Any:
     """`linear_attention` with the settings of the layer, over all ranks of its mesh."""
-    options |= operator_settings(layer)
+    options |= operator_settings(layer, log_decay)
     if layer.mesh is None:
         return linear_attention(*tensors, **options)
     from linattn_core.distributed import context_parallel_attention
@@ -117,11 +134,16 @@ def zero_sums(
 
 
 def step_in_place(
-    layer: LinearLayer, query: Tensor, key: Tensor, value: Tensor, state: LinearAttentionState
+    layer: LinearLayer,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    state: LinearAttentionState,
+    log_decay: Tensor | None = None,
 ) -> tuple[Tensor, LinearAttentionState]:
     """One position, (B, H, D) -> (B, H, D); updates the state in place without gradients."""
     inplace = not torch.is_grad_enabled()
-    settings = operator_settings(layer)
+    settings = operator_settings(layer, log_decay)
     return linear_attention_step(query, key, value, state, inplace=inplace, **settings)
 
 
@@ -152,7 +174,8 @@ class LinearMixer(Mixer):
         )  # fmt: skip
         self.decay: Decay | None = None
         if attention.decay is not None:
-            self.decay = Decay(attention.decay, self.num_kv_heads, attention.decay_range)
+            sizes = self.num_kv_heads, num_heads * head_dim
+            self.decay = Decay(attention.decay, *sizes, attention.decay_range)
         self.eps = attention.eps
         self.backend = "auto"
         self.window_size = attention.window_size
@@ -175,7 +198,12 @@ class LinearMixer(Mixer):
             return zero_sums(self, batch, device, dtype)
         features = self.feature_map.feature_dim(self.head_dim)
         sizes = (batch, self.num_kv_heads, self.window_size, features, self.head_dim)
-        return WindowCache.zeros(*sizes, dtype=dtype, device=device)
+        gated = self.decay is not None and self.decay.is_gated
+        return WindowCache.zeros(*sizes, gated=gated, dtype=dtype, device=device)
+
+    def split(self, x: Tensor, rotation: Rotation | None = None) -> tuple[Tensor, ...]:
+        """As `Mixer.split`; then, of a gated decay, log_decay (..., H_kv)."""
+        return *super().split(x, rotation), *read_decay(self, x)
 
     def attend(
         self,
@@ -184,6 +212,7 @@ class LinearMixer(Mixer):
         value: Tensor,
         lengths: Tensor | None,
         mask: Tensor | None = None,
+        log_decay: Tensor | None = None,
         causal_block: int | None = None,
     ) -> Tensor:
         """Query (B, H, N, D), key and value (B, H_kv, N, D) -> (B, H, N, D) in O(N) time.
@@ -191,13 +220,14 @@ class LinearMixer(Mixer):
         With `causal_block`, blocks of another size than the configuration's.
         """
         if self.window_size:
-            return self._window().attend(query, key, value, mask)
+            return self._window(log_decay).attend(query, key, value, mask)
         block = self.causal_block if causal_block is None else causal_block
         if block > 1:
-            return self._attend_blocks(query, key, value, block, lengths, None, mask)[0]
+            return self._attend_blocks(query, key, value, block, lengths, None, mask, log_decay)[0]
         out: Tensor = attend_in_parts(
-            self, query, key, value, is_causal=self.is_causal, key_lengths=lengths, attn_mask=mask
-        )
+            self, query, key, value, is_causal=self.is_causal, key_lengths=lengths,
+            attn_mask=mask, log_decay=log_decay,
+        )  # fmt: skip
         return out
 
     def attend_and_keep(
@@ -209,13 +239,15 @@ class LinearMixer(Mixer):
         max_length: int | None,
         state: LayerState | None,
         cursor: Cursor,
+        log_decay: Tensor | None = None,
     ) -> tuple[Tensor, LayerState]:
         """As `attend`, starting from a state or None; also the state after each row's keys."""
         if self.window_size:
-            return self._window().attend_and_keep(query, key, value, lengths, state, cursor)
-        sums = cast(LinearAttentionState | None, state)
-        if self.causal_block > 1:
-            return self._attend_blocks(query, key, value, self.causal_block, lengths, sums)
+            window = self._window(log_decay)
+            return window.attend_and_keep(query, key, value, lengths, state, cursor)
+        sums, block = cast(LinearAttentionState | None, state), self.causal_block
+        if block > 1:
+            return self._attend_blocks(query, key, value, block, lengths, sums, None, log_decay)
         return linear_attention(
             query,
             key,
@@ -224,12 +256,12 @@ class LinearMixer(Mixer):
             key_lengths=lengths,
             initial_state=sums,
             return_state=True,
-            **operator_settings(self),
+            **operator_settings(self, log_decay),
         )
 
     def attend_packed(
         self,
-        projected: tuple[Tensor, Tensor, Tensor],
+        projected: tuple[Tensor, ...],
         packing: Packing,
         max_length: int | None,
         state: LayerState | None,
@@ -238,7 +270,7 @@ class LinearMixer(Mixer):
         """As `attend_and_keep` for packed rows, (1, H, T, D); blocks and windows are padded."""
         if self.causal_block > 1 or self.window_size:
             return super().attend_packed(projected, packing, max_length, state, cursor)
-        query, key, value = projected
+        query, key, value, *log_decay = projected
         return linear_attention(
             query,
             key,
@@ -247,16 +279,22 @@ class LinearMixer(Mixer):
             cu_seqlens=packing.cu_seqlens,
             initial_state=cast(LinearAttentionState | None, state),
             return_state=True,
-            **operator_settings(self),
+            **operator_settings(self, *log_decay),
         )
 
     def attend_next(
-        self, query: Tensor, key: Tensor, value: Tensor, state: LayerState, cursor: Cursor
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        state: LayerState,
+        cursor: Cursor,
+        log_decay: Tensor | None = None,
     ) -> tuple[Tensor, LayerState]:
         """Adds one key to the sums and reads them, at the same cost for every position."""
         if self.window_size:
-            return self._window().attend_next(query, key, value, state, cursor)
-        return step_in_place(self, query, key, value, cast(LinearAttentionState, state))
+            return self._window(log_decay).attend_next(query, key, value, state, cursor)
+        return step_in_place(self, query, key, value, cast(LinearAttentionState, state), log_decay)
 
     def describe(self) -> tuple[Affine, Affine]:
         """The two projections, `qkv` and `out`, for a backend that compiles whole steps."""
@@ -284,16 +322,19 @@ class LinearMixer(Mixer):
         """The positions as one block that sees itself whole and the sums before it.
 
         Args:
-            projected: query (B, H, N, D), key and value (B, H_kv, N, D).
+            projected: that of `project`.
 
         Returns:
             (B, H, N, D), and the sums after the block: exp(N log_decay) S + phi(K)^T V.
         """
-        query, key, value = projected
+        query, key, value, *log_decay = projected
         state = LinearAttentionState(*state)
         if self.decay is not None:
-            count = key.shape[2] if lengths is None else lengths[:, None]
-            state = decay_state(state, (count * self.decay()).exp().to(state.z.dtype))
+            exists = key.new_ones(key.shape[0], key.shape[2], dtype=torch.bool)
+            if lengths is not None:
+                exists = ~past_lengths(lengths, key.shape[2])
+            total = self._decay_of_blocks(exists, *log_decay)
+            state = decay_state(state, total.exp().to(state.z.dtype))
         settings = operator_settings(self) | {"log_decay": None}
         return linear_attention(
             query,
@@ -314,14 +355,19 @@ class LinearMixer(Mixer):
         lengths: Tensor | None,
         state: LinearAttentionState | None,
         mask: Tensor | None = None,
+        log_decay: Tensor | None = None,
     ) -> tuple[Tensor, LinearAttentionState]:
         """All blocks by two calls: their own sums, then their queries on the running sums."""
         batch, _, length, _ = query.shape
         own = block_lengths(batch, length, block, lengths, query.device)
-        counts, seen = own, None
-        if mask is not None:
-            seen = split_blocks(mask[:, None, :, None], block)[:, 0, :, 0]
-            counts = (seen & ~past_lengths(own.flatten(), block)).sum(1).view_as(own)
+        seen = None if mask is None else split_blocks(mask[:, None, :, None], block)[:, 0, :, 0]
+        factors = None
+        if self.decay is not None:
+            exists = ~past_lengths(own.flatten(), block)
+            exists = exists if seen is None else seen & exists
+            if log_decay is not None:
+                log_decay = split_blocks(log_decay.unsqueeze(-1), block).squeeze(-1)
+            factors = self._decay_of_blocks(exists, log_decay).unflatten(0, own.shape)
         query, key, value = (split_blocks(x, block) for x in (query, key, value))
         settings = operator_settings(self) | {"log_decay": None}
         padded = lengths is not None or own.shape[1] * block != length
@@ -335,7 +381,6 @@ class LinearMixer(Mixer):
             **settings,
         )
         sums = LinearAttentionState(*(x.unflatten(0, (batch, own.shape[1])) for x in sums))
-        factors = None if self.decay is None else counts.unsqueeze(-1) * self.decay()
         running = running_sums(sums, factors, state)
         before = LinearAttentionState(*(x.flatten(0, 1) for x in running))
         out = linear_attention(
@@ -344,6 +389,16 @@ class LinearMixer(Mixer):
         final = LinearAttentionState(running.s[:, -1], running.z[:, -1])
         return join_blocks(out, batch, length), final
 
-    def _window(self) -> Window:
+    def _decay_of_blocks(self, exists: Tensor, log_decay: Tensor | None = None) -> Tensor:
+        """The logarithms (R, H_kv) of the factors of R blocks, by what exists (R, block) of them.
+
+        log_decay: (R, H_kv, block), of a gated decay.
+        """
+        if log_decay is None:
+            return exists.sum(1, keepdim=True) * cast(Tensor, constant_decay(self))
+        return log_decay.masked_fill(~exists.unsqueeze(1), 0).sum(-1)
+
+    def _window(self, log_decay: Tensor | None) -> Window:
         assert self.log_gamma is not None, "a layer with a window has its weight"
-        return Window(self.window_size, self.feature_map, self.log_gamma, self.backend)
+        log_decay = constant_decay(self) if log_decay is None else log_decay
+        return Window(self.window_size, self.feature_map, self.log_gamma, self.backend, log_decay)

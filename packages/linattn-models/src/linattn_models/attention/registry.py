@@ -91,16 +91,17 @@ def _check_protocol(mixer: Mixer, steps: bool) -> None:
     x = weight.new_zeros(1, 2, mixer.qkv.in_features)
     heads, training = (1, mixer.num_heads, 2, mixer.head_dim), mixer.training
     with torch.no_grad():
-        projected = mixer.eval().project(x)
-        _check_heads(f"{name}.attend", mixer.attend(*projected, None), heads)
+        query, key, value, *more = mixer.eval().project(x)
+        attended = mixer.attend(query, key, value, None, None, *more)
+        _check_heads(f"{name}.attend", attended, heads)
         if steps:
             own = mixer.initial_state(1, 3, weight.device, weight.dtype)
             _check_state(f"{name}.initial_state", own)
-            after, state = mixer.attend_and_keep(*projected, None, 3, None, START)
+            after, state = mixer.attend_and_keep(query, key, value, None, 3, None, START, *more)
             _check_heads(f"{name}.attend_and_keep", after, heads)
             _check_same(f"{name}.attend_and_keep", state, own)
-            query, key, value = mixer.split(x[:, 0])
-            after, state = mixer.attend_next(query, key, value, state, Cursor(2, 2))
+            query, key, value, *more = mixer.split(x[:, 0])
+            after, state = mixer.attend_next(query, key, value, state, Cursor(2, 2), *more)
             _check_heads(f"{name}.attend_next", after, (1, *heads[1::2]))
             _check_same(f"{name}.attend_next", state, own)
     mixer.train(training)

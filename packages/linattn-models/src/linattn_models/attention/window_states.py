@@ -26,6 +26,7 @@ def continue_windows(
     feature_map: FeatureMap,
     log_gamma: Tensor,
     backend: str,
+    log_decay: Tensor | None = None,
 ) -> tuple[Tensor, WindowCache]:
     """As `attend_windows` for the positions after a cache.
 
@@ -35,28 +36,32 @@ def continue_windows(
         lengths: (B,) positions of each row, the others are padding on the right; None for all N.
         start: (B,) int64, the position of each row's first query.
         cache: of all positions before; None if there are none.
+        log_decay: (B, H_kv, N), or (H_kv,) for all positions; None for no decay.
 
     Returns:
         out (B, H, N, D), and the cache after each row's last position, in new memory.
     """
     batch, kv_heads, length, dim = key.shape
     features, mask, sums = feature_map.feature_dim(dim), None, None
+    gated = log_decay is not None and log_decay.ndim > 1
     places: dict[str, Any] = {"dtype": key.dtype, "device": key.device}
     if cache is None and length == 0:
-        empty = WindowCache.zeros(batch, kv_heads, window_size, features, dim, **places)
-        return value.new_zeros(query.shape), empty
+        sizes = (batch, kv_heads, window_size, features, dim)
+        return value.new_zeros(query.shape), WindowCache.zeros(*sizes, gated=gated, **places)
+    kept = _with_decay(key, log_decay)
     every_slot = torch.arange(window_size, device=key.device)
     if cache is not None:
         times = start.unsqueeze(1) - window_size + every_slot  # (B, w), in order
         slots = times % window_size
-        key = torch.cat((_take(cache.keys, slots), key), 2)
+        kept = torch.cat((_take(cache.keys, slots), kept), 2)
         value = torch.cat((_take(cache.values, slots), value), 2)
         mask = torch.cat((times >= 0, times.new_ones(batch, length, dtype=torch.bool)), 1)
         sums = cache.sums
     root = dim**-0.25
+    key, log_decay = _without_decay(kept, log_decay)
     out, sums = attend_windows(
         query * root, key * root, value, mask, sums, lengths, window_size=window_size,
-        feature_map=feature_map, log_gamma=log_gamma, backend=backend,
+        feature_map=feature_map, log_gamma=log_gamma, backend=backend, log_decay=log_decay,
     )  # fmt: skip
     if sums is None:
         sums = LinearAttentionState.zeros(batch, kv_heads, features, dim, **places)
@@ -65,7 +70,7 @@ def continue_windows(
     times = end - 1 - (end - 1 - every_slot) % window_size  # (B, w)
     columns = times - start.unsqueeze(1) + (key.shape[2] - length)
     written = (times >= 0)[:, None, :, None]
-    keys, values = (_take(x, columns.clamp(min=0)) * written.to(x.dtype) for x in (key, value))
+    keys, values = (_take(x, columns.clamp(min=0)) * written.to(x.dtype) for x in (kept, value))
     return out, WindowCache(keys, values, *sums)
 
 
@@ -101,6 +106,7 @@ def step_windows(
     feature_map: FeatureMap,
     log_gamma: Tensor,
     backend: str,
+    log_decay: Tensor | None = None,
 ) -> Tensor:
     """One position of each row, as `continue_windows`; updates the cache in place.
 
@@ -110,6 +116,7 @@ def step_windows(
     Args:
         query: (B, H, D), without the scale of the scores.
         key, value: (B, H_kv, D).
+        log_decay: (B, H_kv), or (H_kv,) for all positions; None for no decay.
 
     Returns:
         (B, H, D).
@@ -117,32 +124,56 @@ def step_windows(
     Cost: O(H D (w + F)), at every position.
     """
     keys, values, _, z = cache
-    (batch, kv_heads, _, dim), dtype = keys.shape, accumulation_dtype(keys.dtype)
-    own = slots.own[:, None, None, None].expand(batch, kv_heads, 1, dim)
+    (_, kv_heads, _, dim), dtype = values.shape, accumulation_dtype(keys.dtype)
     root = dim**-0.25
     with without_autocast(keys.device.type):
-        last_key, last_value = (x.gather(2, own).to(dtype) for x in (keys, values))
-        keys.scatter_(2, own, key.unsqueeze(2).to(keys.dtype))
-        values.scatter_(2, own, value.unsqueeze(2).to(values.dtype))
+        last_key, last_value = (
+            _exchange(x, slots.own, new).to(dtype)
+            for x, new in ((keys, _with_decay(key, log_decay)), (values, value))
+        )
+        last_key, last_decay = _without_decay(last_key, log_decay)
 
         scaled = query.unsqueeze(2).to(dtype) * root  # (B, H, 1, D)
-        phi_query, phi_key = feature_map(scaled, last_key * root)
+        phi_query, phi_key = feature_map(scaled, last_key.unsqueeze(2) * root)
         far, _ = linear_attention_step(
-            phi_query.squeeze(2), phi_key.squeeze(2), last_value.squeeze(2), cache.sums,
+            phi_query.squeeze(2), phi_key.squeeze(2), last_value, cache.sums,
             feature_map="identity", state_indices=slots.leaving, normalize=False, inplace=True,
             enable_gqa=bool(query.shape[1] != kv_heads), backend=backend,
+            log_decay=last_decay,
         )  # fmt: skip
         groups = kv_heads, query.shape[1] // kv_heads
         grouped = phi_query.squeeze(2).unflatten(1, groups)  # (B, H_kv, H / H_kv, F)
         normalizer = (grouped @ z.unsqueeze(-1)).flatten(1, 2)  # (B, H, 1), 0 without sums
 
         rows = (scaled * root).squeeze(2).unflatten(1, groups)
-        scores = rows @ keys.to(dtype).mT  # (B, H_kv, H / H_kv, w)
+        scores = rows @ keys[..., :dim].to(dtype).mT  # (B, H_kv, H / H_kv, w)
         scores = scores.masked_fill(~slots.visible[:, None, None], -torch.inf)
         log_sum = scores.logsumexp(-1, keepdim=True)
         near = ((scores - log_sum).exp() @ values.to(dtype)).flatten(1, 2)
         share = share_of_linear(scaled, normalizer, log_sum.flatten(1, 2), feature_map, log_gamma)
         return torch.lerp(near, far / (normalizer + EPS), share).to(value.dtype)
+
+
+def _with_decay(key: Tensor, log_decay: Tensor | None) -> Tensor:
+    """Keys (..., D) as a cache keeps them: each followed by log_decay (...) of its own, if any."""
+    if log_decay is None or log_decay.ndim == 1:
+        return key
+    return torch.cat((key, log_decay.unsqueeze(-1).to(key.dtype)), -1)
+
+
+def _without_decay(keys: Tensor, log_decay: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """The inverse for keys of a cache; a log_decay of all positions stays what it is."""
+    if log_decay is None or log_decay.ndim == 1:
+        return keys, log_decay
+    return keys[..., :-1], keys[..., -1]
+
+
+def _exchange(x: Tensor, slots: Tensor, new: Tensor) -> Tensor:
+    """Writes new (B, H, D) into the slot (B,) of each row of x (B, H, w, D); what was there."""
+    index = slots[:, None, None, None].expand(*new.shape[:2], 1, new.shape[2])
+    before = x.gather(2, index).squeeze(2)
+    x.scatter_(2, index, new.unsqueeze(2).to(x.dtype))
+    return before
 
 
 def _take(x: Tensor, columns: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from torch import Tensor
@@ -24,12 +24,15 @@ class Window:
         size: w.
         feature_map, backend: of linear attention.
         log_gamma: (H,), the trained weight of linear attention beside the window.
+        log_decay: of the positions of a call, (B, H_kv, N), in a step (B, H_kv); (H_kv,) for all;
+            None for no decay.
     """
 
     size: int
     feature_map: FeatureMap
     log_gamma: Tensor
     backend: str
+    log_decay: Tensor | None
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         """Query (B, H, N, D), key and value (B, H_kv, N, D) -> (B, H, N, D) in O(N w) time.
@@ -72,7 +75,10 @@ class Window:
             slots = WindowSlots.at(cursor.rows(key.shape[0], key.device), self.size)
             return step_windows(query, key, value, cache, slots, **self._settings()), state
         query, key, value = (x.unsqueeze(2) for x in (query, key, value))
-        heads, state = self.attend_and_keep(query, key, value, None, state, cursor)
+        window = self
+        if self._is_gated:
+            window = replace(self, log_decay=cast(Tensor, self.log_decay).unsqueeze(2))
+        heads, state = window.attend_and_keep(query, key, value, None, state, cursor)
         return heads.squeeze(2), state
 
     def _own_cache(self, state: LayerState, key: Tensor) -> WindowCache:
@@ -82,9 +88,11 @@ class Window:
         """
         cache, (_, kv_heads, dim) = cast(WindowCache, state), key.shape
         dtypes = (self.log_gamma.dtype, key.dtype)  # inside autocast, that of its products
-        if cache.keys.shape[1:] != (kv_heads, self.size, dim) or cache.keys.dtype not in dtypes:
+        shape = (kv_heads, self.size, dim + self._is_gated)
+        if cache.keys.shape[1:] != shape or cache.keys.dtype not in dtypes:
             sizes = (1, kv_heads, self.size, self.feature_map.feature_dim(dim), dim)
-            own = WindowCache.zeros(*sizes, dtype=self.log_gamma.dtype, device=key.device)
+            places: dict[str, Any] = {"dtype": self.log_gamma.dtype, "device": key.device}
+            own = WindowCache.zeros(*sizes, gated=self._is_gated, **places)
             raise of_another_model("a layer of the state", own, cache)
         return cache
 
@@ -93,7 +101,13 @@ class Window:
             "feature_map": self.feature_map,
             "log_gamma": self.log_gamma,
             "backend": self.backend,
+            "log_decay": self.log_decay,
         }
+
+    @property
+    def _is_gated(self) -> bool:
+        """Whether each position has a decay of its own."""
+        return self.log_decay is not None and self.log_decay.ndim > 1
 
     def _refuse_onnx(self, query: Tensor) -> None:
         if find_observer((query,)) == "onnx":

@@ -31,6 +31,7 @@ def attend_windows(
     feature_map: FeatureMap,
     log_gamma: Tensor,
     backend: str = "auto",
+    log_decay: Tensor | None = None,
 ) -> tuple[Tensor, LinearAttentionState | None]:
     """Causal attention: softmax for the last w keys, linear attention for all before them.
 
@@ -50,6 +51,8 @@ def attend_windows(
         feature_map: phi.
         log_gamma: (H,).
         backend: of linear attention.
+        log_decay: (B, H_kv, P + N), or (H_kv,) for all keys: by how much the sums decay before the
+            key of a position enters them, which is when it leaves the window. None for no decay.
 
     Returns:
         out (B, H, N, M), and the sums over all keys but the last w of each row; None if there are
@@ -66,13 +69,15 @@ def attend_windows(
         return out, sums
     # All keys are `first` places behind these queries: each sees those before its window.
     later, count = query[:, :, first:], length - first
+    if log_decay is not None and log_decay.ndim > 1:
+        log_decay = log_decay[..., :count]
     far, normalizer, sums = linear_attention(
         later, key[:, :, :count], value[:, :, :count], is_causal=True, feature_map=feature_map,
         attn_mask=None if mask is None else mask[:, None, None, :count], eps=EPS,
         key_lengths=None if lengths is None else (lengths - first).clamp(min=0),
         initial_state=sums, return_normalizer=True, return_state=True,
         enable_gqa=bool(query.shape[1] != key.shape[1]),  # under torch.jit.trace a tensor
-        backend=backend,
+        backend=backend, log_decay=log_decay,
     )  # fmt: skip
     share = share_of_linear(later, normalizer, log_sum[:, :, first:], feature_map, log_gamma)
     joined = torch.lerp(out[:, :, first:].to(far), far, share[..., None].to(far))

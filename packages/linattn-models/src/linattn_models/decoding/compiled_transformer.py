@@ -64,8 +64,9 @@ class Compiled:
     def _zeros(self, batch: int) -> tuple[FixedState, ...]:
         config = self._config
         heads, dim = config.num_kv_heads or config.num_heads, config.head_dim
-        window = cast(Linear, config.attention).window_size
-        return zero_states(config.num_layers, batch, heads, dim, self._device, window)
+        attention, sizes = cast(Linear, config.attention), (config.num_layers, batch, heads, dim)
+        gated = attention.decay == "gated"
+        return zero_states(*sizes, self._device, attention.window_size, gated)
 
 
 class CompiledTransformer(Compiled):

@@ -143,9 +143,7 @@ class GraphDecoder(NativeDecoder):
             advice = "the state comes from another model"
             layers = f"{len(model.layers)} layers"
             raise ValueError(expected("the state", layers, len(states), advice))
-        heads, dim = (batch, model.num_kv_heads), model.head_dim
-        window = [(*heads, model.window_size, dim)] * 2 if model.window_size else []
-        shapes = [*window, (*heads, dim, dim), (*heads, dim)]
+        shapes = model.state_shapes(batch)
         for state in states:
             got_shapes = [tuple(x.shape) for x in state]
             if got_shapes != shapes:

@@ -48,9 +48,9 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
 }
 
-# From a layer's index and its queries, keys and values (R, E + 2 H_kv D) to the attended values
-# (R, E).
-Attend = Callable[[int, Tensor], Tensor]
+# From a layer's index, its queries, keys and values (R, E + 2 H_kv D), and its log_decay, (R, H_kv)
+# or (H_kv,) or None, to the attended values (R, E).
+Attend = Callable[[int, Tensor, Tensor | None], Tensor]
 
 
 class TorchStep:
@@ -81,7 +81,7 @@ class TorchStep:
         """The states before the first position."""
         model = self.model
         sizes = (len(model.layers), batch, model.num_kv_heads, model.head_dim)
-        return zero_states(*sizes, self.device, model.window_size)
+        return zero_states(*sizes, self.device, model.window_size, model.has_gated_decay)
 
     def step(self, inputs: Tensor, position: Tensor, states: Sequence[DecoderState]) -> Tensor:
         """One input of each row, at positions (B,); updates the states in place.
@@ -148,11 +148,12 @@ class TorchStep:
         rotation: Rotation | None,
         index: int,
         projected: Tensor,
+        log_decay: Tensor | None,
     ) -> Tensor:
         query, key, value = self._split(projected, rotation)  # (B, H or H_kv, D) each
         state = cast(LinearAttentionState, states[index])
         attended, _ = linear_attention_step(
-            query, key, value, state, inplace=True, **self._settings(index)
+            query, key, value, state, inplace=True, **self._settings(log_decay)
         )
         return attended.flatten(1)
 
@@ -163,9 +164,10 @@ class TorchStep:
         rotation: Rotation | None,
         index: int,
         projected: Tensor,
+        log_decay: Tensor | None,
     ) -> Tensor:
         query, key, value = self._split(projected, rotation)
-        cache, settings = cast(WindowCache, states[index]), self._window_settings(index)
+        cache, settings = cast(WindowCache, states[index]), self._window_settings(index, log_decay)
         return step_windows(query, key, value, cache, slots, **settings).flatten(1)
 
     def _read_sums(
@@ -176,6 +178,7 @@ class TorchStep:
         rotation: Rotation | None,
         index: int,
         projected: Tensor,
+        log_decay: Tensor | None,
     ) -> Tensor:
         """Whole prompts (B, N), or packed (1, T); appends the layer's state after them."""
         parts = self._split(projected, rotation)
@@ -188,7 +191,7 @@ class TorchStep:
             is_causal=True,
             cu_seqlens=None if packing is None else packing.cu_seqlens,
             return_state=True,
-            **self._settings(index),
+            **self._settings(_of_prompts(log_decay, rows)),
         )
         states.append(state)
         return attended.transpose(1, 2).flatten(2).flatten(0, 1)
@@ -201,17 +204,21 @@ class TorchStep:
         rotation: Rotation | None,
         index: int,
         projected: Tensor,
+        log_decay: Tensor | None,
     ) -> Tensor:
         """As `_read_sums`; packed rows are padded for the windows."""
         parts = [x.unflatten(0, rows) for x in self._split(projected, rotation)]
+        gated = log_decay is not None and log_decay.ndim > 1
+        parts += [cast(Tensor, log_decay).unflatten(0, rows)] if gated else []
         if packing is not None:
             parts = [packing.unpack(x) for x in parts]
         # States are float32, and so are the keys that the windows keep.
-        query, key, value = (x.float().transpose(1, 2) for x in parts)  # (B, H, N, D)
+        query, key, value, *more = (x.float().transpose(1, 2) for x in parts)  # (B, H, N, D)
+        settings = self._window_settings(index, *more or [log_decay])
         start = torch.zeros(query.shape[0], dtype=torch.int64, device=query.device)
         attended, state = continue_windows(
             query, key, value, None if packing is None else packing.lengths, start, None,
-            window_size=self.model.window_size, **self._window_settings(index),
+            window_size=self.model.window_size, **settings,
         )  # fmt: skip
         states.append(state)
         attended = attended.transpose(1, 2).flatten(2)
@@ -227,21 +234,25 @@ class TorchStep:
             query, key = rotate(query, rotation), rotate(key, rotation)
         return query, key, value
 
-    def _settings(self, index: int) -> dict[str, Any]:
+    def _settings(self, log_decay: Tensor | None) -> dict[str, Any]:
         """The arguments of the operator in a layer."""
-        model, logits = self.model, self.model.layers[index].decay_logits
+        model = self.model
         return {
             "feature_map": model.feature_map,
-            "log_decay": None if logits is None else F.logsigmoid(logits),
+            "log_decay": log_decay,
             "enable_gqa": model.num_kv_heads != model.num_heads,
             "eps": model.eps,
             "backend": self.backend,
         }
 
-    def _window_settings(self, index: int) -> dict[str, Any]:
+    def _window_settings(self, index: int, log_decay: Tensor | None) -> dict[str, Any]:
         """The arguments of attention with a window in a layer."""
-        log_gamma = self.model.layers[index].log_gamma
-        return {"feature_map": self._map, "log_gamma": log_gamma, "backend": self.backend}
+        return {
+            "feature_map": self._map,
+            "log_gamma": self.model.layers[index].log_gamma,
+            "log_decay": log_decay,
+            "backend": self.backend,
+        }
 
 
 def _normalize(x: Tensor, norm: Norm) -> Tensor:
@@ -255,8 +266,28 @@ def _product(x: Tensor, affine: Affine) -> Tensor:
     return x @ affine.weight if affine.bias is None else affine.bias.addmm(x, affine.weight)
 
 
-def _mix(x: Tensor, layer: DecoderLayer, attend: Callable[[Tensor], Tensor]) -> Tensor:
-    return _product(attend(_product(x, layer.qkv)), layer.out)
+def _mix(
+    x: Tensor, layer: DecoderLayer, attend: Callable[[Tensor, Tensor | None], Tensor]
+) -> Tensor:
+    return _product(attend(_product(x, layer.qkv), _log_decay(x, layer)), layer.out)
+
+
+def _log_decay(x: Tensor, layer: DecoderLayer) -> Tensor | None:
+    """(R, H_kv) of a gated decay, (H_kv,) of another one, None without one."""
+    logits = layer.decay_logits
+    if logits is None:
+        return None
+    if layer.decay_weight is not None:
+        logits = logits.addmm(x, layer.decay_weight)
+    return F.logsigmoid(logits)
+
+
+def _of_prompts(log_decay: Tensor | None, rows: tuple[int, int]) -> Tensor | None:
+    """That of whole prompts, (B, H_kv, N) if it is (R, H_kv)."""
+    if log_decay is None or log_decay.ndim == 1:
+        return log_decay
+    prompts: Tensor = log_decay.unflatten(0, rows)
+    return prompts.transpose(1, 2)
 
 
 def _feed_forward(x: Tensor, layer: DecoderLayer, activation: Callable[[Tensor], Tensor]) -> Tensor:

@@ -180,6 +180,9 @@ class Block(nn.Module):
             decay_logits=None
             if decay is None
             else description.numbers(decay.factor_logits(), "a decay"),
+            decay_weight=None
+            if decay is None or decay.weight is None
+            else description.numbers(decay.weight, "a decay's weight").t(),
             log_gamma=None
             if log_gamma is None
             else description.numbers(log_gamma, "a window's log_gamma"),

@@ -74,7 +74,8 @@ class WindowCache(TensorTuple, _Window):
 
     Attributes:
         keys: (B, H_kv, w, D); that of position p is in slot p mod w, and slots that are not written
-            yet hold zeros.
+            yet hold zeros. Of a gated decay (B, H_kv, w, D + 1): the log_decay of its position
+            follows each key.
         values: (B, H_kv, w, D).
         s: (B, H_kv, F, D), the sums over the keys that have left the window.
         z: (B, H_kv, F).
@@ -91,15 +92,19 @@ class WindowCache(TensorTuple, _Window):
         features: int,
         head_dim: int,
         *,
+        gated: bool = False,
         dtype: torch.dtype,
         device: torch.device | str | None = None,
     ) -> WindowCache:
         """The cache before the first key; the sums are in the dtype that `dtype` is summed in."""
-        keys = torch.zeros(batch, heads, window_size, head_dim, dtype=dtype, device=device)
+        keys, values = (
+            torch.zeros(batch, heads, window_size, size, dtype=dtype, device=device)
+            for size in (head_dim + gated, head_dim)
+        )
         sums = LinearAttentionState.zeros(
             batch, heads, features, head_dim, dtype=dtype, device=device
         )
-        return cls(keys, torch.zeros_like(keys), *sums)
+        return cls(keys, values, *sums)
 
     @property
     def sums(self) -> LinearAttentionState:
@@ -137,15 +142,26 @@ def move_layer(layer: Layer, *args: Any, **kwargs: Any) -> Layer:
 
 
 def zero_states(
-    layers: int, batch: int, heads: int, head_dim: int, device: torch.device, window: int = 0
+    layers: int,
+    batch: int,
+    heads: int,
+    head_dim: int,
+    device: torch.device,
+    window: int = 0,
+    gated: bool = False,
 ) -> tuple[FixedState, ...]:
-    """The states of fixed size before the first position, float32, one per layer; F = D."""
+    """The states of fixed size before the first position, float32, one per layer; F = D.
+
+    Args:
+        gated: whether the decay of a position depends on its input.
+    """
 
     places: dict[str, Any] = {"dtype": torch.float32, "device": device}
 
     def zeros() -> FixedState:
         if window:
-            return WindowCache.zeros(batch, heads, window, head_dim, head_dim, **places)
+            sizes = (batch, heads, window, head_dim, head_dim)
+            return WindowCache.zeros(*sizes, gated=gated, **places)
         return LinearAttentionState.zeros(batch, heads, head_dim, head_dim, **places)
 
     return tuple(zeros() for _ in range(layers))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -161,13 +161,17 @@ def _fit_together(
     z: Tensor | None = None,
 ) -> bool:
     """Whether the tensors of a layer have the shapes and dtypes of one."""
-    if keys is not None and (values is None or keys.ndim != 4 or values.shape != keys.shape):
+    if keys is not None and (values is None or values.ndim != 4):
         return False
     if s is None or z is None:
-        return True
+        return keys is None or keys.shape == cast(Tensor, values).shape
     if s.ndim != 4 or z.shape != s.shape[:3] or z.dtype != s.dtype:
         return False
-    return keys is None or keys.shape[:2] + keys.shape[3:] == s.shape[:2] + s.shape[3:]
+    if keys is None or values is None:
+        return True
+    *sizes, dim = values.shape
+    whole = [(*sizes, dim), (*sizes, dim + 1)]  # with the decay of each position
+    return keys.shape in whole and values.shape[:2] + values.shape[3:] == s.shape[:2] + s.shape[3:]
 
 
 def _max_length(file: Path, text: str, layers: tuple[LayerState, ...]) -> int | None:
