@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 from collections.abc import Callable
@@ -103,13 +102,6 @@ def test_the_folder_holds_two_files_and_what_was_added(tmp_path: Path) -> None:
     assert config["format_version"] == 2 and config["model"] == "AutoregressiveTransformer"
 
 
-def test_loading_leaves_the_random_state_alone(tmp_path: Path) -> None:
-    save(tiny_model(), tmp_path / "model")
-    before = torch.get_rng_state()
-    load(tmp_path / "model")
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def test_saving_replaces_files_inside_the_working_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,37 +124,6 @@ def test_what_is_no_model_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected a folder, got a file"):
         save(tiny_model(), tmp_path / "config.json")
     assert [x.name for x in tmp_path.iterdir()] == ["config.json"]
-
-
-def test_an_interrupted_save_is_completed_by_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Interrupted between the renames with its clean-up, then a disk that is full."""
-    save(tiny_model(), tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    del config["sha256"]  # as a person may
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    new, replace = tiny_model("softmax"), Path.replace
-
-    def interrupt(path: Path, target: Path) -> Path:
-        if path.name == "config.json":
-            raise KeyboardInterrupt
-        return replace(path, target)
-
-    def fill_up(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            save(new, tmp_path)
-    assert load(tmp_path).to_dict() == new.to_dict()
-    with monkeypatch.context() as patch:
-        patch.setattr(model_files, "save_file", fill_up)
-        with pytest.raises(OSError, match="No space"):
-            save(tiny_model(), tmp_path)
-    assert load(tmp_path).to_dict() == new.to_dict()
-    assert sorted(x.name for x in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
 
 
 def test_a_load_beside_saves_gives_one_of_the_models(tmp_path: Path) -> None:

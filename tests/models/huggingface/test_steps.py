@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 pytest.importorskip("transformers", reason="needs the extra [transformers]")
 
@@ -94,9 +94,13 @@ def test_logits_are_those_of_the_model(fields: dict[str, Any], compiled: list[in
     assert len(compiled) == 40 - FEWEST_STEPS
 
 
-@pytest.mark.parametrize("fields", [{}, MODERN])
 @pytest.mark.parametrize(
-    "settings", [{}, {"num_beams": 3}, {"do_sample": True, "num_return_sequences": 2}]
+    ("fields", "settings"),
+    [
+        (MODERN, {}),
+        ({}, {"num_beams": 3}),
+        ({}, {"do_sample": True, "num_return_sequences": 2}),
+    ],
 )
 def test_generation_is_that_of_the_model(
     fields: dict[str, Any],
@@ -129,36 +133,15 @@ def test_weights_are_packed_when_it_pays_and_kept(compiled: list[int]) -> None:
     assert len(compiled) == stepped_before + 1 + 4
 
 
-def optimized(model: LinattnForCausalLM) -> None:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    with torch.enable_grad():
-        model(LEFT["input_ids"], labels=LEFT["input_ids"]).loss.backward()
-    optimizer.step()
-
-
-def loaded(model: LinattnForCausalLM, assign: bool = False) -> None:
-    other = {name: -2 * x for name, x in model.state_dict().items()}
-    model.load_state_dict(other, assign=assign)
-
-
-def assigned(model: LinattnForCausalLM) -> None:
-    loaded(model, assign=True)
-
-
-def exchanged(model: LinattnForCausalLM) -> None:
-    for parameter in model.parameters():
-        parameter.data = parameter.data * -2
-
-
-def replaced(model: LinattnForCausalLM) -> None:
-    model.model.output = nn.Linear(8, VOCABULARY)
+def loaded(model: LinattnForCausalLM) -> None:
+    model.load_state_dict({name: -2 * x for name, x in model.state_dict().items()})
 
 
 def hooked(model: LinattnForCausalLM) -> None:
     model.model.output.register_forward_hook(lambda module, args, output: output * 2)
 
 
-@pytest.mark.parametrize("change", [optimized, loaded, assigned, exchanged, replaced, hooked])
+@pytest.mark.parametrize("change", [loaded, hooked])
 @torch.no_grad()
 def test_a_change_between_two_steps_is_seen(
     change: Callable[[LinattnForCausalLM], None],

@@ -20,7 +20,7 @@ from linattn_models import (
     load,
     save,
 )
-from tests.models.tiny import MAX_LENGTH, seeded, tiny_config, tiny_model
+from tests.models.tiny import MAX_LENGTH, greedy, seeded, tiny_config, tiny_model
 
 FIELDS: list[dict[str, Any]] = [
     {},
@@ -48,10 +48,6 @@ def sources(batch: int, length: int) -> Tensor:
 
 def shown(lengths: list[int], length: int) -> Tensor:
     return torch.arange(length) < torch.tensor(lengths).unsqueeze(1)
-
-
-def greedy(model: Seq2SeqTransformer, **options: Any) -> Any:
-    return model.generate(temperature=0.0, **options)
 
 
 @pytest.mark.parametrize("fields", FIELDS)

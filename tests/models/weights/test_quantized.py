@@ -40,8 +40,10 @@ def assert_near(got: torch.Tensor, wanted: torch.Tensor) -> None:
 @pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:.*deprecated:UserWarning")
 class TestQuantized:
-    @pytest.mark.parametrize("attention", ["linear", "softmax", "lsh"])
-    @pytest.mark.parametrize("head", [9, MixtureOfLogistics(3, 1, 9)])
+    @pytest.mark.parametrize(
+        ("attention", "head"),
+        [("linear", MixtureOfLogistics(3, 1, 9)), ("softmax", 9), ("lsh", 9)],
+    )
     def test_token_models(self, attention: str, head: Any) -> None:
         torch.manual_seed(0)
         model = AutoregressiveTransformer(LAYERS.with_attention(attention), head, max_length=20)

@@ -67,19 +67,17 @@ UNCOUNTED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("hiding", HUGE)
 @pytest.mark.parametrize("change", UNCOUNTED)
-def test_a_call_sees_writes_that_torch_does_not_count(
-    change: Callable[[Layer], None], hiding: float
-) -> None:
-    layer = Layer(hiding)
-    before, fingerprint = record_weights(layer), compute_fingerprint(layer)
-    assert before.holds() and record_weights(layer) is before
+def test_a_call_sees_writes_that_torch_does_not_count(change: Callable[[Layer], None]) -> None:
+    for hiding in HUGE:
+        layer = Layer(hiding)
+        before, fingerprint = record_weights(layer), compute_fingerprint(layer)
+        assert before.holds() and record_weights(layer) is before
 
-    change(layer)
+        change(layer)
 
-    assert record_weights(layer) is not before
-    assert compute_fingerprint(layer) != fingerprint
+        assert record_weights(layer) is not before
+        assert compute_fingerprint(layer) != fingerprint
 
 
 def optimize(layer: Layer) -> None:
