@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.apps.app_scripts import Script, command, run
+from tests.apps.app_scripts import Script, run
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +30,8 @@ def train_smoke(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
     @functools.cache
     def train(app: str) -> Path:
         folder = tmp_path_factory.mktemp("runs") / "smoke"
-        process = command(app, "train", "--preset", "smoke", "--out", folder)
-        subprocess.run(process, check=True, capture_output=True)
+        done = run(app, "train", "--preset", "smoke", "--out", folder)
+        assert done.code == 0, done.stderr
         return folder
 
     return train

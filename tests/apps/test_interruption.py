@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
+import json
 import subprocess
 import sys
-
-import pytest
 
 from tests.apps.app_scripts import APPS
 
@@ -17,36 +15,47 @@ SCRIPTS = [
     if path.stem != "__init__"
 ]
 MODULES = ["benchmarks", "replication.paper", "replication.report"]
-# Makes the import of torch wait for a signal. In short sleeps: one that arrives just before a sleep
-# does not end it.
-SLOW_IMPORT = """
-import importlib.abc, runpy, sys, time
-class Slow(importlib.abc.MetaPathFinder):
+# Runs each program in a fork, which the import of torch interrupts.
+PROGRAMS = """
+import importlib.abc, json, os, runpy, signal, sys, tempfile, traceback
+
+class Interrupting(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
         if name == "torch":
-            print("importing", flush=True)
-            while True:
-                time.sleep(0.05)
-sys.meta_path.insert(0, Slow())
-program = sys.argv[1]
-if program.endswith(".py"):
-    sys.path[0] = program.rpartition("/")[0]
-    runpy.run_path(program, run_name="__main__")
-else:
-    runpy.run_module(program, run_name="__main__", alter_sys=True)
+            signal.raise_signal(signal.SIGINT)
+
+def run(program):
+    sys.meta_path.insert(0, Interrupting())
+    sys.argv = [program]
+    if program.endswith(".py"):
+        sys.path[0] = program.rpartition("/")[0]
+        runpy.run_path(program, run_name="__main__")
+    else:
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
+
+ended = {}
+for program in sys.argv[1:]:
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        if not (child := os.fork()):
+            os.dup2(out.fileno(), 1)
+            os.dup2(err.fileno(), 2)
+            try:
+                run(program)
+            except BaseException:
+                traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        out.seek(0), err.seek(0)
+        ended[program] = [code, out.read(), err.read()]
+print(json.dumps(ended))
 """
 
 
-@pytest.mark.parametrize("program", [*SCRIPTS, *MODULES])
-def test_ctrl_c_while_a_program_imports_is_one_line(program: str) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", SLOW_IMPORT, program],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None and process.stdout.readline() == "importing\n"
-    process.send_signal(signal.SIGINT)
-    assert process.communicate() == ("", "interrupted\n")
-    assert process.returncode == 130
+def test_ctrl_c_while_a_program_imports_is_one_line() -> None:
+    command = [sys.executable, "-c", PROGRAMS, *SCRIPTS, *MODULES]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {
+        program: [130, "", "interrupted\n"] for program in [*SCRIPTS, *MODULES]
+    }

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from linattn_core import linear_attention
-from tests.apps.app_scripts import APPS
+from tests.apps.app_scripts import APPS, run
 
 FILE = APPS / "minimal.py"
 
@@ -67,7 +67,5 @@ def test_what_is_no_text_is_refused(tmp_path: Path, content: bytes | None) -> No
     file = tmp_path / "text.txt"
     if content is not None:
         file.write_bytes(content)
-    ended = subprocess.run(
-        [sys.executable, str(FILE), str(file)], capture_output=True, text=True, check=False
-    )
-    assert ended.returncode == 2 and "FILE: expected" in ended.stderr
+    ended = run("", "minimal", file)
+    assert ended.code == 2 and "FILE: expected" in ended.stderr

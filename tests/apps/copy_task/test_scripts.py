@@ -39,7 +39,6 @@ def test_compare_draws_tabulates_and_keeps_the_records(script: Script, tmp_path:
         assert figures[f"{name}/loss"] == metrics["loss"]
         assert figures[f"{name}/loss-over-linear"] == metrics["loss"] / figures["linear/loss"]
         assert right == [f"{metrics['accuracy']:.2%}", f"{metrics['sequence_accuracy']:.1%}"]
-    compare_resumes(script, tmp_path, where)
 
 
 def test_compare_looks_at_where_it_writes_before_it_trains(script: Script, tmp_path: Path) -> None:
@@ -47,17 +46,3 @@ def test_compare_looks_at_where_it_writes_before_it_trains(script: Script, tmp_p
     done = script("compare", *FAST, "--out", tmp_path / "runs", "--publish", tmp_path / "file")
     assert done.code == 2 and "file" in done.stderr
     assert not list(tmp_path.rglob("summary.json"))
-
-
-def compare_resumes(script: Script, folder: Path, where: list[object]) -> None:
-    """With --resume finished runs are kept as they are; without it none is touched."""
-    summaries = {path: path.read_bytes() for path in (folder / "runs").rglob("summary.json")}
-    refused = script("compare", *FAST, *where)
-    assert refused.code == 2
-    assert "--resume" in refused.stderr
-    longer = script("compare", "--preset", "smoke", "--steps", 9, *where, "--resume")
-    assert longer.code == 2
-    assert "training.steps" in longer.stderr
-    again = script("compare", *FAST, *where, "--resume")
-    assert again.code == 0, again.stderr
-    assert {path: path.read_bytes() for path in summaries} == summaries

@@ -130,17 +130,6 @@ def test_equal_updates_are_read_from_the_curves_of_equal_time(
     assert read["linear/bits"] == evaluated(RunFolder(unbroken / "time" / "linear"))[14]
 
 
-def test_runs_of_another_schedule_are_not_taken(script: Script, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    write_times(out, linear=0.01, softmax=0.02)
-    assert script("compare", *SMOKE, "--only-time", "--seconds", 0.4, "--out", out).code == 0
-
-    done = script("compare", *SMOKE, "--steps", 40, "--out", out)
-
-    assert done.code == 2
-    assert "training.schedule" in done.stderr
-
-
 def test_a_run_killed_before_its_test_is_tested(
     script: Script, compared: Path, tmp_path: Path
 ) -> None:
@@ -152,22 +141,3 @@ def test_a_run_killed_before_its_test_is_tested(
     file.write_text(json.dumps({**ended, "metrics": seen}))
     assert script("compare", *SMOKE, "--out", out).code == 0
     assert json.loads(file.read_text())["metrics"] == ended["metrics"]
-
-
-def test_another_comparison_is_not_mixed_into_this_one(
-    script: Script, compared: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    shutil.copytree(compared / "out", out)
-    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
-    cases = {
-        "training.steps": [*SMOKE, "--steps", 30],
-        "training.seed": [*SMOKE, "--seed", 1],
-        "'preset': 'laptop'": [*TWO, "--preset", "laptop"],
-        "lsh-1": ["--preset", "smoke", "--attentions", "linear", "lsh-1"],
-    }
-    for named, flags in cases.items():
-        done = script("compare", *flags, "--out", out)
-        assert done.code == 2
-        assert named in done.stderr
-    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before

@@ -16,7 +16,7 @@ from pixels.datasets import Images, load
 from pixels.evaluation import bits_per_dim, independent_pixels
 from pixels.pictures import affordable_samples, write_samples
 from pixels.presets import Attention
-from pixels.sampling import Draw, complete_images, sample_images
+from pixels.sampling import complete_images, sample_images
 
 
 def tiny(
@@ -54,13 +54,6 @@ def test_samples_have_the_frequencies_that_the_bits_promise() -> None:
         promised = 2.0 ** -(4 * bits_per_dim(model, image[None], "sub-pixels"))
         found = (drawn == image).all(axis=(1, 2)).mean()
         assert found == pytest.approx(promised, abs=5 * math.sqrt(promised / 4_000))
-
-
-def test_seeds_decide_the_draws() -> None:
-    model = tiny(levels=16).train()
-    first, again, other = (sample_images(model, 8, 2, 2, Draw(seed=seed)) for seed in (1, 1, 2))
-    np.testing.assert_array_equal(first, again)
-    assert (first != other).any()
 
 
 @pytest.mark.parametrize("attention", get_args(Attention))

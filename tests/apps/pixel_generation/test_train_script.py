@@ -16,7 +16,7 @@ from tests.apps.app_scripts import PNG, Script, command, kill_when_there
 from tests.training.toy import logged
 
 
-@pytest.mark.parametrize("attention", ["softmax", "lsh-1", "lsh-4"])
+@pytest.mark.parametrize("attention", ["softmax", "lsh-4"])
 def test_every_attention_trains_and_draws(script: Script, tmp_path: Path, attention: str) -> None:
     out = tmp_path / "run"
     flags = ["--preset", "smoke", "--attention", attention, "--steps", 10]
