@@ -20,7 +20,7 @@ stream_step, stream_flush    a causal recognizer on frames as they arrive, from 
 NGram                        a language model over phones; reads and writes ARPA files
 compile_decoder              packs a model's weights: a step is one native call or CUDA graph
 ContinuousBatch              requests that join and leave a batch between steps
-Request, SamplingParams, Output    what it is asked, and what comes out
+Request, SamplingParams, Output    what it is asked, and what comes out, with TokenLogprobs
 Hypotheses, TokenStream      what beam_search and stream return
 DecodingState                the state between two steps
 KeyValueCache, WindowCache   the state of a layer with softmax, or with a window
@@ -70,6 +70,7 @@ from linattn_models.decoding import (
     Output,
     Request,
     SamplingParams,
+    TokenLogprobs,
     TokenStream,
     compile_decoder,
 )
@@ -118,6 +119,7 @@ __all__ = [
     "Seq2SeqTransformer",
     "Softmax",
     "StreamState",
+    "TokenLogprobs",
     "TokenStream",
     "Transformer",
     "TransformerConfig",

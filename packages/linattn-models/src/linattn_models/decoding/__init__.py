@@ -32,7 +32,7 @@ from linattn_models.decoding.compiled_transformer import CompiledTransformer
 from linattn_models.decoding.engine import ContinuousBatch
 from linattn_models.decoding.generate import GenerationMixin, TokenModel, TokenStream
 from linattn_models.decoding.prompts import Prompt, check_length, default_length
-from linattn_models.decoding.requests import Output, Request
+from linattn_models.decoding.requests import Output, Request, TokenLogprobs
 from linattn_models.decoding.rows import Stepper
 from linattn_models.decoding.sampling import Draws, SamplingParams, Settings, start_draws
 from linattn_models.heads.filters import Filters
@@ -52,6 +52,7 @@ __all__ = [
     "SamplingParams",
     "Settings",
     "Stepper",
+    "TokenLogprobs",
     "TokenModel",
     "TokenStream",
     "check_length",

@@ -14,7 +14,14 @@ from linattn_models.basics.memory import lacks_memory
 from linattn_models.basics.validation import at_least, no_dropout
 from linattn_models.decoding.compiled_decoder import CompiledDecoder
 from linattn_models.decoding.generate import GenerationMixin, TokenModel
-from linattn_models.decoding.requests import FinishReason, Output, Request, Task, read_request
+from linattn_models.decoding.requests import (
+    FinishReason,
+    Output,
+    Request,
+    Task,
+    TokenLogprobs,
+    read_request,
+)
 from linattn_models.decoding.rows import Places
 from linattn_models.decoding.stopping import RowStop
 from linattn_models.heads.base import token_shape
@@ -187,6 +194,11 @@ class ContinuousBatch:
         return self._places.count
 
     @property
+    def state_nbytes(self) -> int:
+        """Bytes of the state of one sequence, which are allocated for all of its tokens."""
+        return self._start.nbytes
+
+    @property
     def num_requests_waiting(self) -> int:
         """Requests without a token so far."""
         return len(self._waiting) + len(self._reading)
@@ -245,7 +257,7 @@ class ContinuousBatch:
         places = self._places.join(rows, reading.state, tokens, draws)
         is_valid = not bool(parameters.isnan().any())
         for place, row, token in zip(places, rows, tokens.tolist(), strict=True):
-            self._take(place, row, [token], is_valid)
+            self._take(place, row, [token], parameters if is_valid else None)
 
     def _draw(self, most: int) -> None:
         """Makes up to `most` steps of all rows."""
@@ -256,7 +268,8 @@ class ContinuousBatch:
         if bool(parameters.amax().isnan()):
             is_valid = (~parameters.isnan().any(-1).any(0)).tolist()
         for place, row in self._places.active():
-            self._take(place, row, [step[place] for step in drawn], is_valid[place])
+            own = parameters[:, place] if is_valid[place] else None
+            self._take(place, row, [step[place] for step in drawn], own)
 
     def _most_steps(self, most: int) -> int:
         """At most `most`: none after the end of all rows, or of one whose state is returned."""
@@ -268,23 +281,31 @@ class ContinuousBatch:
                 most = min(most, 1 if row.task.stop else row.left)
         return most
 
-    def _take(self, place: int, row: _Row, tokens: list[Any], is_valid: bool) -> None:
-        """Adds the tokens of a row up to its end."""
-        if not is_valid:
+    def _take(self, place: int, row: _Row, tokens: list[Any], parameters: Tensor | None) -> None:
+        """Adds the tokens of a row up to its end, drawn from (N, P); None if one is NaN."""
+        if parameters is None:
             self._end(place, row, [], "abort")
             return
         tokens, reason = row.take(tokens)
+        logprobs = row.task.read_logprobs(parameters, tokens)
         if reason is None:
-            self._outputs.append(Output(row.request, row.index, tokens))
+            self._outputs.append(Output(row.request, row.index, tokens, logprobs=logprobs))
         else:
-            self._end(place, row, tokens, reason)
+            self._end(place, row, tokens, reason, logprobs)
 
-    def _end(self, place: int, row: _Row, tokens: list[Any], reason: FinishReason) -> None:
+    def _end(
+        self,
+        place: int,
+        row: _Row,
+        tokens: list[Any],
+        reason: FinishReason,
+        logprobs: list[TokenLogprobs] | None = None,
+    ) -> None:
         """Ends a row, and frees its place."""
         state = None
         if row.task.return_state and reason != "abort":
             state = self._step_alone(self._places.state_of(place), tokens[-1])
-        self._outputs.append(Output(row.request, row.index, tokens, reason, state))
+        self._outputs.append(Output(row.request, row.index, tokens, reason, state, logprobs))
         self._places.leave(place)
 
     def _step_alone(self, state: DecodingState, token: Any) -> DecodingState:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from linattn_core.errors import expected, quote, rename_subject, subject_of
+from linattn_models.basics.validation import at_least
 from linattn_models.decoding.generate import GenerationMixin
 from linattn_models.decoding.prompts import ENDLESS, as_tokens, read_prompt
 from linattn_models.decoding.sampling import Draws, SamplingParams, Settings
 from linattn_models.decoding.stopping import Stop, read_stop
-from linattn_models.heads.base import check_tokens, token_shape
+from linattn_models.heads import Categorical
+from linattn_models.heads.base import at_least_single, check_tokens, token_shape
 from linattn_models.heads.tokenizer import encode_text, require_tokenizer
 from linattn_models.state import DecodingState, check_fits, check_parameters
 from linattn_models.weights.fingerprint import refuse_others
@@ -41,6 +43,8 @@ class Request:
             model with a start vector it takes one more position.
         stop_strings: a text that ends a sequence once its new tokens contain it, or several; for a
             model with a tokenizer.
+        logprobs: of how many of the likeliest tokens the log-probabilities come with each token, in
+            addition to its own; None for none at all. For a Categorical head.
     """
 
     prompt: Tensor | Sequence[Any] | str = ()
@@ -50,6 +54,19 @@ class Request:
     state: DecodingState | None = None
     return_state: bool = False
     stop_strings: str | Sequence[str] | None = None
+    logprobs: int | None = None
+
+
+class TokenLogprobs(NamedTuple):
+    """Log-probabilities in nats at the place of a token, before its temperature and filters.
+
+    Attributes:
+        own: that of the token.
+        likeliest: the likeliest tokens with theirs, in order.
+    """
+
+    own: float
+    likeliest: list[tuple[int, float]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +81,7 @@ class Output:
             "length" after the last token, and "abort" after `cancel`, or where the model's outputs
             are NaN.
         state: after the last token, if the request wants it and was not aborted.
+        logprobs: of each new token, if the request wants them.
     """
 
     request: int
@@ -71,6 +89,7 @@ class Output:
     tokens: list[Any]
     finish_reason: FinishReason | None = None
     state: DecodingState | None = None
+    logprobs: list[TokenLogprobs] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +104,7 @@ class Task:
         stop: what ends a sequence before its last token; None for nothing.
         state: where the prompt is continued; None for the start.
         return_state: whether the state is wanted.
+        logprobs: as that of the request.
     """
 
     prompt: Tensor
@@ -94,6 +114,7 @@ class Task:
     stop: Stop | None
     state: DecodingState | None
     return_state: bool
+    logprobs: int | None
 
     @property
     def samples(self) -> int:
@@ -105,6 +126,20 @@ class Task:
         length = torch.tensor([self.prompt.shape[1]], device=self.prompt.device)
         positions = torch.tensor([self.position], device=self.prompt.device)
         return self.settings.draws(self.prompt, length, positions, ahead=1)
+
+    def read_logprobs(self, parameters: Tensor, tokens: list[int]) -> list[TokenLogprobs] | None:
+        """The log-probabilities of tokens drawn from (N, P) parameters, if they are wanted."""
+        if self.logprobs is None:
+            return None
+        # A logit of infinity would make NaN.
+        logits = at_least_single(parameters[: len(tokens)])
+        logs = logits.clamp(max=torch.finfo(logits.dtype).max).log_softmax(-1)
+        places = torch.tensor(tokens, device=logs.device).unsqueeze(1)
+        own = logs.gather(1, places).squeeze(1).tolist()
+        most, likeliest = logs.topk(min(self.logprobs, logs.shape[1]))
+        pairs = zip(likeliest.tolist(), most.tolist(), strict=True)
+        rows = [list(zip(*pair, strict=True)) for pair in pairs]
+        return [TokenLogprobs(*row) for row in zip(own, rows, strict=True)]
 
 
 def read_request(source: GenerationMixin, request: Request, start: DecodingState) -> Task:
@@ -138,7 +173,16 @@ def _read(source: GenerationMixin, request: Request, start: DecodingState) -> Ta
         raise ValueError(expected("length", wanted, prompt.positions))
     stop = read_stop(request.stop_tokens, request.stop_strings, source.head, source.tokenizer)
     position = int(prompt.row_lengths[0]) + int(prompt.tokens_before[0])
-    return Task(prompt.tokens, prompt.steps, position, settings, stop, state, request.return_state)
+    return Task(
+        prompt.tokens,
+        prompt.steps,
+        position,
+        settings,
+        stop,
+        state,
+        request.return_state,
+        _read_logprobs(source, request.logprobs),
+    )
 
 
 def _read_tokens(source: GenerationMixin, prompt: object) -> Tensor | None:
@@ -197,3 +241,12 @@ def _read_settings(source: GenerationMixin, params: SamplingParams) -> Settings:
     for name in settings.differ:
         raise ValueError(expected(name, "one number", "several"))
     return settings
+
+
+def _read_logprobs(source: GenerationMixin, count: int | None) -> int | None:
+    if count is None:
+        return None
+    if not isinstance(source.head, Categorical):
+        wanted, got = "None for a model without a Categorical head", quote(count)
+        raise ValueError(expected("logprobs", wanted, got))
+    return at_least("logprobs", count, 0)
