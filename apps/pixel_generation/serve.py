@@ -20,7 +20,6 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
-from fastapi.responses import FileResponse
 
 from linattn_core.decoder_spec import CannotCompile
 from linattn_core.errors import expected
@@ -67,7 +66,7 @@ def make_app(run: TrainedRun, count: int) -> FastAPI:
     except CannotCompile:
         decoder = run.model
     batch = ContinuousBatch(decoder, max_num_seqs=count, max_num_batched_tokens=count + 256)
-    app = create_app(batch, name=run.dataset)
+    app = create_app(batch, name=run.dataset, page=PAGE)
     images = blank(run.dataset)
     about = {
         "attention": run.attention,
@@ -82,10 +81,6 @@ def make_app(run: TrainedRun, count: int) -> FastAPI:
     @app.get("/image")
     async def tell_about() -> dict[str, Any]:
         return about
-
-    @app.get("/")
-    async def send_page() -> FileResponse:
-        return FileResponse(PAGE)
 
     return app
 

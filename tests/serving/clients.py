@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import string
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,6 +41,14 @@ def make_batch(seqs: int = 8, max_length: int = 300) -> ContinuousBatch:
     return ContinuousBatch(
         make_model(max_length), max_num_seqs=seqs, max_num_batched_tokens=seqs + 48
     )
+
+
+def make_chat_batch() -> ContinuousBatch:
+    """A batch whose tokenizer has all printable characters of ASCII."""
+    config = TransformerConfig(num_layers=1, num_heads=2, head_dim=4, ffn_dim=8)
+    model = AutoregressiveTransformer(config, len(string.printable), 200, "learned").eval()
+    model.tokenizer = CharacterTokenizer(string.printable)
+    return ContinuousBatch(model, max_num_seqs=4)
 
 
 class Server:

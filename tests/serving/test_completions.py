@@ -13,6 +13,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from linattn_models import Output
 from linattn_models.serving import create_app
 from linattn_models.serving.fields import CompletionFields
 from linattn_models.serving.states import write_bytes
@@ -53,6 +54,7 @@ def test_all_samples_come_over_one_connection(serve: Serve) -> None:
     rows: dict[int, list[int]] = {}
     texts: dict[int, str] = {}
     for part in asyncio.run(main()):
+        assert len(part["choices"]) == 1
         for choice in part["choices"]:
             rows.setdefault(choice["index"], []).extend(choice["tokens"])
             texts[choice["index"]] = texts.get(choice["index"], "") + choice["text"]
@@ -220,6 +222,7 @@ def test_the_server_tells_about_itself(serve: Serve) -> None:
     async def main() -> tuple[Any, str, str]:
         async with serve(name="tiny").client() as client:
             await complete(client, prompt="abc", max_tokens=5, n=2)
+            await read_events(client, prompt="abc", max_tokens=5)
             models = (await client.get("/v1/models")).json()
             assert (await client.get("/v1/models/tiny")).json() == models["data"][0]
             assert (await client.get("/v1/models/an/other")).status_code == 404
@@ -230,10 +233,20 @@ def test_the_server_tells_about_itself(serve: Serve) -> None:
 
     models, health, metrics = asyncio.run(main())
     assert [model["id"] for model in models["data"]] == ["tiny"]
+    state = make_model().generate(prefix=["abc"], length=4, return_state=True)[1]
+    assert models["data"][0]["state_bytes"] == state.nbytes
     assert health == '{"status":"ok"}'
-    assert "linattn_generated_tokens_total 10.0" in metrics
-    assert 'linattn_sequences_total{finish_reason="length"} 2.0' in metrics
-    assert "linattn_running_sequences 0.0" in metrics
+    for line in (
+        "linattn_prompt_tokens_total 6.0",
+        "linattn_generated_tokens_total 15.0",
+        'linattn_sequences_total{finish_reason="length"} 3.0',
+        "linattn_running_sequences 0.0",
+        'linattn_responses_total{status="404"} 1.0',
+        "linattn_first_token_seconds_count 2.0",
+        "linattn_completion_seconds_count 2.0",
+    ):
+        assert f"{line}\n" in metrics
+    assert "linattn_next_token_seconds_count 0.0" not in metrics
 
 
 @pytest.mark.parametrize(
@@ -274,7 +287,6 @@ def test_the_server_tells_about_itself(serve: Serve) -> None:
         ({"seeds": None}, 400, "seeds"),
         ({"frequency_penalty": 1}, 400, "frequency_penalty"),
         ({"logit_bias": {"1": 2}}, 400, "logit_bias"),
-        ({"logprobs": 0}, 400, "logprobs"),
         ({"best_of": 2}, 400, "best_of"),
         ({"suffix": "a"}, 400, "suffix"),
         ({"model": "another"}, 404, "model"),
@@ -425,7 +437,7 @@ def test_a_large_body_is_refused(serve: Serve, declared: bool) -> None:
             headers = {"content-type": "application/json"}
             response = await client.post("/v1/completions", content=content, headers=headers)
             metrics = (await client.get("/metrics")).text
-            assert 'linattn_refused_requests_total{status="413"} 1.0' in metrics
+            assert 'linattn_responses_total{status="413"} 1.0' in metrics
             return response.status_code
 
     assert asyncio.run(main()) == 413
@@ -463,3 +475,24 @@ def test_a_server_that_stops_ends_its_answers(serve: Serve) -> None:
             return (await first).status_code, second.status_code
 
     assert asyncio.run(main()) == (503, 503)
+
+
+@pytest.mark.parametrize(("seconds", "steps"), [(0.001, 4), (0.02, 2), (0.2, 1)])
+def test_few_steps_are_made_at_once_where_they_take_long(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, seconds: float, steps: int
+) -> None:
+    """So that the events of a stream come evenly."""
+    server = serve()
+    batch, engine = server.batch, server.app.state.engine
+    clock, counts = [0.0], []
+
+    def step() -> list[Output]:
+        counts.append(batch.steps_per_call)
+        clock[0] += seconds * batch.steps_per_call
+        return [Output(1, 0, [0] * batch.steps_per_call)]
+
+    monkeypatch.setattr(batch, "step", step)
+    monkeypatch.setattr("linattn_models.serving.engine.time.perf_counter", lambda: clock[0])
+    for _ in range(3):
+        engine._step()
+    assert counts == [1, steps, steps]

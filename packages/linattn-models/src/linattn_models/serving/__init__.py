@@ -5,9 +5,13 @@ responses   what is sent: one body, or server-sent events
 completion  the content of answers
 fields      the fields of requests
 chat        templates of chats
+renderer    the process that renders them
+logprobs    log-probabilities in answers
+access      the key of the server
 limits      the size of bodies
 metrics     numbers for Prometheus
 states      states that clients continue
+page.html   what a browser shows
 engine      the thread that owns the batch
 """
 

@@ -51,6 +51,12 @@ class Flags:
     """What steps: the model itself, a compiled decoder, or that where it can be compiled."""
     weights: Literal["float32", "bfloat16", "int8"] = "float32"
     """The dtype of a compiled decoder's matrices; others than float32 need one."""
+    api_key: str | None = None
+    """What clients have to send as a bearer token; @FILE reads it from a file."""
+    allowed_origin: tuple[str, ...] = ()
+    """Whose pages may ask, in browsers, such as https://example.org; "*": all."""
+    root_path: str = ""
+    """The path under which a proxy serves all this, and which it takes off."""
     log_level: Literal["error", "warning", "info"] = "info"
     """What stderr shows; info: a line for each answer, too."""
 
@@ -67,18 +73,31 @@ def serve(flags: Flags, listener: socket.socket) -> None:
     """Serves the model at a socket that is bound."""
     batch = ContinuousBatch(make_decoder(flags), flags.max_num_seqs, flags.max_num_batched_tokens)
     name = flags.model.resolve().name if flags.name is None else flags.name
-    app = create_app(batch, flags.queue, name=name, chat=read_template(flags.model))
+    app = create_app(
+        batch,
+        flags.queue,
+        name=name,
+        chat=read_template(flags.model),
+        api_key=read_key(flags.api_key),
+        allowed_origins=flags.allowed_origin,
+    )
     logging = copy.deepcopy(uvicorn.config.LOGGING_CONFIG)
     logging["handlers"]["access"]["stream"] = "ext://sys.stderr"  # stdout has the address alone
     config = uvicorn.Config(
         app,
         log_config=logging,
         log_level=flags.log_level,
+        root_path=flags.root_path,
         timeout_graceful_shutdown=PATIENCE,
     )
     print(address_of(listener), flush=True)
     with contextlib.suppress(KeyboardInterrupt):
         uvicorn.Server(config).run([listener])
+
+
+def read_key(key: str | None) -> str | None:
+    """The key of the flag, or in its file."""
+    return Path(key[1:]).read_text().strip() if key is not None and key[:1] == "@" else key
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Response
@@ -15,11 +18,15 @@ from fastapi import Request as HttpRequest
 from fastapi.exceptions import RequestValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
+from starlette.middleware import Middleware
+from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import FileResponse, JSONResponse
 
 from linattn_core.errors import expected, quote, rename_subject, subject_of
 from linattn_models.basics.validation import at_least, in_range
 from linattn_models.decoding import ContinuousBatch, Request
+from linattn_models.serving.access import KeyCheck
 from linattn_models.serving.chat import ChatTemplate
 from linattn_models.serving.completion import ChatCompletion, Completion
 from linattn_models.serving.engine import Engine, Overloaded, Stopped
@@ -32,9 +39,10 @@ from linattn_models.serving.fields import (
     read_chat,
     read_echoes,
     read_fields,
+    render_chat,
 )
 from linattn_models.serving.limits import BodyLimits, BodyReader
-from linattn_models.serving.metrics import Metrics
+from linattn_models.serving.metrics import Metrics, StatusCounter, Watch
 from linattn_models.serving.responses import CompletionResponse, refusal
 from linattn_models.serving.states import StateStore, write_bytes
 
@@ -42,6 +50,8 @@ from linattn_models.serving.states import StateStore, write_bytes
 _FIELDS = {"length": "max_tokens", "text": "prompt", "stop_strings": "stop"}
 _KEPT_STATES = 256
 _STOPS = "The server stops."
+# A page on which a text is continued.
+PAGE = Path(__file__).with_name("page.html")
 
 
 def create_app(
@@ -50,6 +60,9 @@ def create_app(
     *,
     name: str = "linattn",
     chat: ChatTemplate | None = None,
+    api_key: str | None = None,
+    allowed_origins: Sequence[str] = (),
+    page: Path = PAGE,
     most_bytes: int = 1 << 24,
     most_unfinished: int = 1 << 26,
     body_time: float = 60.0,
@@ -64,13 +77,18 @@ def create_app(
     each choice with its `index`.
     POST /v1/chat/completions answers the messages of a chat, which a template makes a prompt.
     GET /v1/states/ID is a state as a file. GET /v1/models, /v1/models/ID, /health and /metrics tell
-    about the server.
+    about the server, and GET / is a page for a browser.
 
     Args:
         batch: owned by the application from now on, and stepped in a thread.
         queue: requests that may wait for their first token; more are answered by 503.
         name: of the model.
         chat: the template of chats; by default one line for each message.
+        api_key: what clients have to send as `Authorization: Bearer KEY`; others get 401 for all
+            but / and /health.
+        allowed_origins: of the pages of other servers that may ask, such as "https://example.org";
+            "*" for all.
+        page: the file that answers GET /.
         most_bytes: of a request's body; larger ones are answered by 413.
         most_unfinished: bytes of all bodies that are not whole yet; more are answered by 503.
         body_time: seconds in which a body has to be whole; slower ones are answered by 408.
@@ -83,7 +101,7 @@ def create_app(
         not ended is stopped.
 
     Raises:
-        ValueError: numbers out of range.
+        ValueError: numbers out of range, or a key that cannot be sent.
         TypeError: not a batch.
     """
     if not isinstance(batch, ContinuousBatch):
@@ -99,17 +117,27 @@ def create_app(
     engine = Engine(batch, queue)
     states = StateStore(_KEPT_STATES)
     service = _Service(name, batch, engine, Metrics(engine), states, most_prompt, queue)
+    # From the outermost on.
+    middleware = [Middleware(StatusCounter, service.metrics.responses)]
+    if allowed_origins:
+        middleware.append(
+            Middleware(CORSMiddleware, allowed_origins, allow_methods=["*"], allow_headers=["*"])
+        )
+    if api_key is not None:
+        key = KeyCheck(api_key)
+        middleware.append(Middleware(AuthenticationMiddleware, backend=key, on_error=_refuse_key))
+    middleware.append(Middleware(BodyReader, limits=limits, refuse=_refuse_body))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
         engine.stop()
 
-    app = FastAPI(title=name, lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(lifespan=lifespan, middleware=middleware, openapi_url=None)
     app.state.engine = engine
-    _add_refusals(app, service, limits)
+    _add_refusals(app)
     _add_completions(app, service, stall, chat or ChatTemplate())
-    _add_reports(app, service)
+    _add_reports(app, service, page)
     return app
 
 
@@ -125,16 +153,9 @@ class _Service:
     most_prompt: int
     queue: int
 
-    def refuse(
-        self, status: int, message: str, field: str | None = None, **headers: str
-    ) -> Response:
-        """An answer with an error, which is counted."""
-        self.metrics.refuse(status)
-        return refusal(status, message, field, **headers)
-
     def refuse_model(self, name: str) -> Response:
         """An answer to a wrong model."""
-        return self.refuse(404, expected("model", repr(self.name), quote(name)), "model")
+        return refusal(404, expected("model", repr(self.name), quote(name)), "model")
 
     def read(self, fields: CompletionFields) -> tuple[list[Request], Completion]:
         """The requests of a body, and the content of their answer."""
@@ -150,71 +171,84 @@ class _Service:
         return requests, Completion(self.name, tokenizer, self.states, requests, echoes)
 
     def read_chat(
-        self, fields: ChatFields, template: ChatTemplate
+        self, fields: ChatFields, template: ChatTemplate, text: str
     ) -> tuple[list[Request], ChatCompletion]:
-        """As `read`, of a chat."""
-        completion_fields = read_chat(fields, template, self.batch, most_prompt=self.most_prompt)
-        requests, completion = self.read(completion_fields)
-        return requests, ChatCompletion(completion)
+        """As `read`, of a chat whose template made a text."""
+        requests, completion = self.read(read_chat(fields, text, template, self.batch))
+        return requests, ChatCompletion(completion, fields.top_logprobs)
 
 
-def _add_refusals(app: FastAPI, service: _Service, limits: BodyLimits) -> None:
-    """Answers to bodies beyond the limits, wrong fields and unknown routes."""
+def _refuse_key(request: object, error: Exception) -> Response:
+    wanted, name = "Bearer and the key of the server", "Authorization"
+    message = expected(name, wanted, "another or none")
+    return refusal(401, message, WWW_Authenticate="Bearer", connection="close")
 
-    def refuse_body(status: int, message: str) -> Response:
-        retry = {"Retry_After": "1"} if status == 503 else {}
-        return service.refuse(status, message, connection="close", **retry)
 
-    app.add_middleware(BodyReader, limits=limits, refuse=refuse_body)
+def _refuse_body(status: int, message: str) -> Response:
+    retry = {"Retry_After": "1"} if status == 503 else {}
+    return refusal(status, message, connection="close", **retry)
+
+
+def _add_refusals(app: FastAPI) -> None:
+    """Answers to wrong fields and unknown routes."""
 
     @app.exception_handler(RequestValidationError)
     async def refuse_fields(request: HttpRequest, error: RequestValidationError) -> Response:
-        return service.refuse(400, *describe_error(error.errors()[0]))
+        return refusal(400, *describe_error(error.errors()[0]))
 
     @app.exception_handler(HTTPException)
     async def refuse_request(request: HttpRequest, error: HTTPException) -> Response:
         if error.status_code == 400:
-            return service.refuse(400, expected("the body", BODY, error.detail))
+            return refusal(400, expected("the body", BODY, error.detail))
         name, wanted = f"{request.method} {request.url.path}", "a route of the server"
         message = expected(name, wanted, error.detail, "POST /v1/completions is one")
-        return service.refuse(error.status_code, message, **(error.headers or {}))
+        return refusal(error.status_code, message, **(error.headers or {}))
 
 
 def _add_completions(app: FastAPI, service: _Service, stall: float, template: ChatTemplate) -> None:
     """Completions, and the states that they end in."""
+    # Its own thread, because all that there are would wait for a template that takes long.
+    rendering = ThreadPoolExecutor(1, "linattn-chat")
 
     @app.post("/v1/completions", response_model=None)
     async def complete(fields: CompletionFields) -> Response:
         if fields.model not in (None, service.name):
             return service.refuse_model(fields.model)
         names = _FIELDS if fields.state_bytes is None else _FIELDS | {"state": "state_bytes"}
-        return await answer(fields, partial(service.read, fields), names)
+        return await answer(fields, run_in_threadpool(service.read, fields), names)
 
     @app.post("/v1/chat/completions", response_model=None)
     async def answer_chat(fields: ChatFields) -> Response:
         if fields.model not in (None, service.name):
             return service.refuse_model(fields.model)
         names = _FIELDS | {"text": "messages", "prompt": "messages"}
-        return await answer(fields, partial(service.read_chat, fields, template), names)
+        return await answer(fields, read_chat(fields), names)
+
+    async def read_chat(fields: ChatFields) -> tuple[list[Request], ChatCompletion]:
+        render = partial(render_chat, fields, template, service.batch)
+        render = partial(render, most_prompt=service.most_prompt)
+        text = await asyncio.get_running_loop().run_in_executor(rendering, render)
+        return await run_in_threadpool(service.read_chat, fields, template, text)
 
     async def answer(
         fields: CompletionFields | ChatFields,
-        read: Callable[[], tuple[list[Request], Completion | ChatCompletion]],
+        reading: Awaitable[tuple[list[Request], Completion | ChatCompletion]],
         names: Mapping[str, str],
     ) -> Response:
-        watch = service.metrics.begin()
+        watch = Watch(service.metrics)
         try:
             # Other clients are answered while a long text is encoded or a state is read.
-            requests, completion = await run_in_threadpool(read)
+            requests, completion = await reading
             stream = await service.engine.submit(requests)
         except (ValueError, TypeError) as error:
-            return service.refuse(400, *_message_and_field(error, names))
+            return refusal(400, *_message_and_field(error, names))
         except Overloaded:
             wanted = f"fewer than {service.queue} requests"
             message = expected("the queue", wanted, service.engine.num_waiting, "retry")
-            return service.refuse(503, message, Retry_After="1")
+            return refusal(503, message, Retry_After="1")
         except Stopped:
-            return service.refuse(503, _STOPS, Retry_After="10")
+            return refusal(503, _STOPS, Retry_After="10")
+        watch.read(completion.prompt_tokens)
         tells_usage = bool(fields.stream_options.include_usage)
         return CompletionResponse(stream, completion, watch, fields.stream, tells_usage, stall)
 
@@ -223,15 +257,26 @@ def _add_completions(app: FastAPI, service: _Service, stall: float, template: Ch
         try:
             content = write_bytes(service.states.get(state))
         except ValueError as error:
-            return service.refuse(404, *_message_and_field(error))
+            return refusal(404, *_message_and_field(error))
         return Response(content, media_type="application/octet-stream")
 
 
-def _add_reports(app: FastAPI, service: _Service) -> None:
+def _add_reports(app: FastAPI, service: _Service, page: Path) -> None:
     """What the server tells about itself."""
     created = int(time.time())
-    model = {"id": service.name, "object": "model", "created": created, "owned_by": "linattn"}
+    model = {
+        "id": service.name,
+        "object": "model",
+        "created": created,
+        "owned_by": "linattn",
+        "max_model_len": service.batch.decoder.longest,
+        "state_bytes": service.batch.state_nbytes,  # of a sequence
+    }
     methods = ["GET", "HEAD"]
+
+    @app.api_route("/", methods=methods, response_model=None)
+    async def send_page() -> Response:
+        return FileResponse(page)
 
     @app.api_route("/v1/models", methods=methods)
     async def list_models() -> dict[str, Any]:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
+import json
+import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
-from types import FrameType
 from typing import Any
-
-from jinja2 import Template, TemplateError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from linattn_core.errors import expected, quote
 from linattn_models.basics.validation import json_object
@@ -21,9 +18,8 @@ from linattn_models.basics.validation import json_object
 # The template of a model without one: a line for each message, and one that the model continues.
 PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
 _PLAIN_STOP = "\nuser:"
-# Seconds of a processor that a template may take, and the longest result of a product in it.
-_TIME = 1.0
-_LONGEST = 1 << 16
+_RENDERER = Path(__file__).with_name("renderer.py")
+_LIMITS = "a template that takes more than a second, or too much memory"
 
 
 @dataclass(frozen=True)
@@ -42,7 +38,8 @@ class ChatTemplate:
     tokens: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _compile(self.source)
+        if self.source != PLAIN:
+            self._ask("the chat template", "a template of Jinja", None, 0)
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
@@ -57,18 +54,13 @@ class ChatTemplate:
                 or a template that takes too long.
         """
         values = {**self.tokens, "messages": messages, "add_generation_prompt": True}
-        template, parts, length = _compile(self.source), [], 0
-        try:
-            with _deadline(_TIME):
-                for part in template.generate(values):
-                    parts.append(part)
-                    length += len(part)
-                    if length > most:
-                        raise _Refused(f"a text of more than {most:,} characters")
-        except Exception as error:  # noqa: BLE001 - a template can raise any class
-            wanted = "messages that the chat template takes"
-            raise ValueError(expected("messages", wanted, quote(str(error)))) from None
-        return "".join(parts)
+        return self._ask("messages", "messages that the chat template takes", values, most)
+
+    def _ask(self, name: str, wanted: str, values: Mapping[str, Any] | None, most: int) -> str:
+        answer = _PROCESS.ask({"source": self.source, "values": values, "most": most})
+        if "error" in answer:
+            raise ValueError(expected(name, wanted, quote(answer["error"])))
+        return answer["text"]
 
 
 def read_template(folder: Path) -> ChatTemplate:
@@ -89,53 +81,49 @@ def read_template(folder: Path) -> ChatTemplate:
     return ChatTemplate(source, tokens)
 
 
-class _Refused(TemplateError):
-    """Messages that a template refuses, or what a template may not do."""
+class _Process:
+    """A process that renders one text after the other; started again where one has ended it."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+        atexit.register(self._end)
+
+    def ask(self, call: Mapping[str, Any]) -> dict[str, str]:
+        """The text of a template, or an error."""
+        with self._lock:
+            if self._process is None:
+                # -P: the folder of the file is no place to import from.
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", str(_RENDERER)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,  # an interrupt is for the server
+                )
+            line = _send(self._process, json.dumps(call).encode() + b"\n")
+            if not line:
+                self._end()
+                return {"error": _LIMITS}
+        answer: dict[str, str] = json.loads(line)
+        return answer
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
 
 
-def _refuse(message: object) -> None:
-    raise _Refused(str(message))
-
-
-class _Sandbox(ImmutableSandboxedEnvironment):
-    """Reads no private attributes, writes none, and makes no large values by products."""
-
-    intercepted_binops = frozenset(["*", "**", "%"])
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """A product of small numbers, or of a text and a small number."""
-        sizes = [x if isinstance(x, int | float) else len(x) for x in (left, right)]
-        texts = isinstance(left, str) or isinstance(right, str)
-        is_large = operator == "*" and abs(sizes[0] * sizes[1]) > _LONGEST
-        if is_large or operator == "**" or (operator == "%" and texts):
-            raise _Refused(f"a value that is too large, by {operator}")
-        return super().call_binop(context, operator, left, right)
-
-
-@lru_cache
-def _compile(source: str) -> Template:
-    loops = "jinja2.ext.loopcontrols"
-    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loops])
-    environment.globals["raise_exception"] = _refuse
+def _send(process: subprocess.Popen[bytes], line: bytes) -> bytes:
+    """The line that answers; none from a process that has ended."""
+    assert process.stdin and process.stdout
     try:
-        return environment.from_string(source)
-    except TemplateError as error:
-        wanted = "a template of Jinja"
-        raise ValueError(expected("the chat template", wanted, quote(str(error)))) from None
+        process.stdin.write(line)
+        process.stdin.flush()
+        return process.stdout.readline()
+    except OSError:
+        return b""
 
 
-@contextmanager
-def _deadline(seconds: float) -> Iterator[None]:
-    """Ends the Python code of this thread after some seconds, also loops without output."""
-    end, before = time.thread_time() + seconds, sys.gettrace()
-
-    def trace(frame: FrameType, event: str, argument: object) -> Any:
-        if time.thread_time() > end:
-            raise _Refused(f"a template that takes more than {seconds:g} seconds")
-        return trace
-
-    sys.settrace(trace)
-    try:
-        yield
-    finally:
-        sys.settrace(before)
+_PROCESS = _Process()

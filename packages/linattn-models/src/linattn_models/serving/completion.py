@@ -9,6 +9,7 @@ from typing import Any
 
 from linattn_models.decoding import Output, Request
 from linattn_models.decoding.texts import TextParts
+from linattn_models.serving.logprobs import Words, convert_to_chat
 from linattn_models.serving.states import StateStore
 
 
@@ -21,6 +22,9 @@ class Completion:
         states: where the states of sequences are kept.
         requests: their prompts are tokens.
         echoes: a text before those of each request, or none.
+
+    Attributes:
+        prompt_tokens: of all requests.
     """
 
     def __init__(
@@ -38,40 +42,48 @@ class Completion:
             "model": model,
         }
         self._states = states
-        self._tokenizer = tokenizer
+        self._tokenizer, self._words = tokenizer, Words(tokenizer)
         self._requests, self._echoes = requests, echoes
         self._texts: dict[int, _ChoiceText] = {}  # of the sequences that have tokens
-        self._prompt_tokens = sum(len(request.prompt) for request in requests)
+        self.prompt_tokens = sum(len(request.prompt) for request in requests)
         self._new_tokens = 0
 
-    def part(self, outputs: list[Output]) -> dict[str, Any]:
-        """The content of some outputs: one choice for each sequence that has any."""
-        by_index: dict[int, list[Output]] = {}
-        for output in outputs:
-            by_index.setdefault(output.index, []).append(output)
-        choices = [self._choice(index, own) for index, own in by_index.items()]
-        return {**self._head, "choices": choices}
+    def parts(self, outputs: list[Output]) -> list[dict[str, Any]]:
+        """The contents of some outputs: clients expect a choice, of one sequence, in each."""
+        return [{**self._head, "choices": [choice]} for choice in self._choices(outputs)]
 
     def whole(self, outputs: list[Output]) -> dict[str, Any]:
         """The content of all outputs, and the numbers of tokens."""
-        content = self.part(sorted(outputs, key=lambda output: output.index))
-        return {**content, "usage": self._usage()}
+        choices = self._choices(sorted(outputs, key=lambda output: output.index))
+        return {**self._head, "choices": choices, "usage": self._usage()}
 
     def end(self) -> dict[str, Any]:
         """The numbers of tokens, after the last part."""
         return {**self._head, "choices": [], "usage": self._usage()}
 
     def _usage(self) -> dict[str, int]:
-        usage = {"prompt_tokens": self._prompt_tokens, "completion_tokens": self._new_tokens}
+        usage = {"prompt_tokens": self.prompt_tokens, "completion_tokens": self._new_tokens}
         return {**usage, "total_tokens": sum(usage.values())}
+
+    def _choices(self, outputs: list[Output]) -> list[dict[str, Any]]:
+        by_index: dict[int, list[Output]] = {}
+        for output in outputs:
+            by_index.setdefault(output.index, []).append(output)
+        return [self._choice(index, own) for index, own in by_index.items()]
 
     def _choice(self, index: int, outputs: list[Output]) -> dict[str, Any]:
         tokens = [token for output in outputs for token in output.tokens]
         self._new_tokens += len(tokens)
         last = outputs[-1]
         choice: dict[str, Any] = {"index": index, "tokens": tokens}
+        offsets: list[int] = []
         if self._tokenizer is not None:
-            choice["text"] = self._text(index).add(tokens, last.finish_reason is not None)
+            text = self._text(index)
+            choice["text"] = text.add(tokens, last.finish_reason is not None)
+            offsets = text.offsets
+        if any(output.logprobs is not None for output in outputs):
+            logprobs = [each for output in outputs for each in output.logprobs or ()]
+            choice["logprobs"] = self._words.describe(tokens, logprobs, offsets)
         choice["finish_reason"] = last.finish_reason
         if last.state is not None:
             choice["state"] = self._states.put(last.state)
@@ -90,15 +102,17 @@ class ChatCompletion:
 
     Args:
         completion: its texts are the messages.
+        most_logprobs: of the likeliest tokens, beside each token that has its own.
     """
 
-    def __init__(self, completion: Completion) -> None:
-        self._completion = completion
+    def __init__(self, completion: Completion, most_logprobs: int) -> None:
+        self._completion, self._most_logprobs = completion, most_logprobs
+        self.prompt_tokens = completion.prompt_tokens
         self._begun: set[int] = set()
 
-    def part(self, outputs: list[Output]) -> dict[str, Any]:
-        """As that of `Completion`."""
-        return self._convert(self._completion.part(outputs), "delta")
+    def parts(self, outputs: list[Output]) -> list[dict[str, Any]]:
+        """As those of `Completion`."""
+        return [self._convert(part, "delta") for part in self._completion.parts(outputs)]
 
     def whole(self, outputs: list[Output]) -> dict[str, Any]:
         """As that of `Completion`."""
@@ -119,6 +133,8 @@ class ChatCompletion:
         if choice["index"] not in self._begun:
             self._begun.add(choice["index"])
             message = {"role": "assistant", **message}
+        if "logprobs" in choice:
+            choice["logprobs"] = convert_to_chat(choice["logprobs"], self._most_logprobs)
         return {**choice, place: message}
 
 
@@ -129,6 +145,9 @@ class _ChoiceText:
         tokenizer: decodes.
         request: of the sequence.
         echo: comes first.
+
+    Attributes:
+        offsets: where the texts of the tokens begin that were added last.
     """
 
     def __init__(self, tokenizer: Any, request: Request, echo: str) -> None:
@@ -136,10 +155,17 @@ class _ChoiceText:
         self._parts = TextParts(tokenizer, prompt, request.state is not None)
         self._strings: Any = request.stop_strings or ()
         self._echo, self._waiting = echo, ""
+        self.offsets: list[int] = []
+        self._length = 0
 
     def add(self, tokens: Sequence[int], ends: bool) -> str:
         """The text that new tokens add; what may become a stop string waits."""
-        new = "".join(map(self._parts.add, tokens)) + (self._parts.end() if ends else "")
+        new, self.offsets = "", []
+        for token in tokens:
+            self.offsets.append(self._length + len(new))
+            new += self._parts.add(token)
+        new += self._parts.end() if ends else ""
+        self._length += len(new)
         text = self._waiting + new
         cut = self._find_stop(text, ends)
         echo, self._echo, self._waiting = self._echo, "", text[cut:]

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
 from linattn_models.decoding import ContinuousBatch, Output, Request
+
+# The most seconds that the steps of one call should take, so that their tokens come evenly.
+_MOST_SECONDS = 0.05
 
 
 class Overloaded(Exception):
@@ -93,7 +97,8 @@ class Engine:
     """Steps a batch in a thread of its own, which starts with the first request.
 
     Args:
-        batch: nothing else may use it.
+        batch: nothing else may use it. Its `steps_per_call` is the most; fewer steps are made where
+            they take long.
         most_waiting: requests that may wait for their first token.
 
     Attributes:
@@ -104,6 +109,7 @@ class Engine:
         self.batch = batch
         self.waiting: set[Stream] = set()
         self._most_waiting = most_waiting
+        self._most_steps, batch.steps_per_call = batch.steps_per_call, 1
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._streams: dict[int, Stream] = {}  # of the thread
         self._thread: threading.Thread | None = None
@@ -167,7 +173,7 @@ class Engine:
             while not self._is_stopping:
                 self._take_commands()
                 if self.batch.has_work and not self._is_stopping:
-                    self._deliver(self.batch.step())
+                    self._deliver(self._step())
         finally:
             with self._lock:  # no request is added later
                 self._is_stopping = True
@@ -175,6 +181,16 @@ class Engine:
                 _call(stream, stream.stop)
             while not self._commands.empty():
                 self._commands.get()()  # streams that come now are refused, see _add
+
+    def _step(self) -> list[Output]:
+        """A step of the batch, whose time decides how many steps the next one makes."""
+        began = time.perf_counter()
+        outputs = self.batch.step()
+        seconds = time.perf_counter() - began
+        if steps := max((len(output.tokens) for output in outputs), default=0):
+            within = int(_MOST_SECONDS * steps / max(seconds, 1e-9))
+            self.batch.steps_per_call = max(1, min(within, self._most_steps))
+        return outputs
 
     def _take_commands(self) -> None:
         """Runs the commands there are; waits for one where the batch has nothing to do."""

@@ -41,7 +41,7 @@ _OFF: dict[str, tuple[Any, ...]] = {
     "function_call": ("none",),
     "functions": ([],),
     "logit_bias": ({},),
-    "logprobs": (False,),
+    "logprobs": (False,),  # of completions: a number is supported, as for chats
     "modalities": (["text"],),
     "presence_penalty": (0,),
     "response_format": ({"type": "text"},),
@@ -60,6 +60,8 @@ _IGNORED = {
     "store",
     "user",
 }
+# The most of the likeliest tokens beside each token.
+_MOST_LOGPROBS = 20
 # The most new tokens of an answer in a chat, where it is not said.
 _MOST_ANSWER = 1024
 
@@ -124,6 +126,7 @@ class CompletionFields(_Fields):
         prompt: a text, for a model with a tokenizer, or tokens; or several of them.
         max_tokens: the most new tokens.
         echo: whether texts begin with that of their prompt.
+        logprobs: of how many of the likeliest tokens log-probabilities come with each token.
         return_state: whether each sequence comes with the id of the state after its last token.
         state: the id of a state, which the prompt continues.
         state_bytes: in place of it, the bytes of /v1/states/ID in base64.
@@ -132,6 +135,7 @@ class CompletionFields(_Fields):
     prompt: str | Prompts = ""
     max_tokens: int = Field(16, ge=1, le=_MOST)
     echo: bool = False
+    logprobs: int | None = Field(None, ge=0, le=_MOST_LOGPROBS)
     return_state: bool = False
     state: str | None = None
     state_bytes: str | None = None
@@ -163,28 +167,39 @@ class ChatFields(_Fields):
     Attributes:
         messages: the last one is answered; one of them is of a user.
         max_completion_tokens, max_tokens: the most new tokens.
+        logprobs: whether log-probabilities come with each token.
+        top_logprobs: of how many of the likeliest tokens, too.
     """
 
     messages: Annotated[list[Message], Field(fail_fast=True)]
     max_tokens: int | None = Field(None, ge=1, le=_MOST)
     max_completion_tokens: int | None = Field(None, ge=1, le=_MOST)
+    logprobs: bool = False
+    top_logprobs: int = Field(0, ge=0, le=_MOST_LOGPROBS)
 
 
-def read_chat(
+def render_chat(
     fields: ChatFields, template: ChatTemplate, batch: ContinuousBatch, *, most_prompt: int
-) -> CompletionFields:
-    """The completion that answers a chat.
+) -> str:
+    """The prompt that a template makes of a chat.
 
     Raises:
         ValueError: a model without a tokenizer, no message of a user, or messages that the template
             refuses or that are longer than `most_prompt`.
     """
-    tokenizer = batch.decoder.tokenizer
-    require_tokenizer("messages", tokenizer)
+    require_tokenizer("messages", batch.decoder.tokenizer)
+    if fields.top_logprobs and not fields.logprobs:
+        raise ValueError(expected("top_logprobs", "logprobs beside it", "none"))
     if all(message.role != "user" for message in fields.messages):
         raise ValueError(expected("messages", "a message of the role user", "none"))
-    text = template.render([message.as_text() for message in fields.messages], most_prompt)
-    prompt = _encode(text, batch)
+    return template.render([message.as_text() for message in fields.messages], most_prompt)
+
+
+def read_chat(
+    fields: ChatFields, text: str, template: ChatTemplate, batch: ContinuousBatch
+) -> CompletionFields:
+    """The completion of the prompt that a template made of a chat."""
+    tokenizer, prompt = batch.decoder.tokenizer, _encode(text, batch)
     length = fields.max_completion_tokens or fields.max_tokens
     if length is None:
         longest = batch.decoder.longest
@@ -194,13 +209,15 @@ def read_chat(
     tokens = [fields.stop_tokens] if isinstance(fields.stop_tokens, int) else fields.stop_tokens
     find = getattr(tokenizer, "token_to_id", lambda text: None)  # one of characters has no end
     end = find(template.tokens.get("eos_token", ""))
-    return CompletionFields(
+    completion = CompletionFields(
         **{name: getattr(fields, name) for name in _SHARED},
         prompt=[*prompt],
         max_tokens=length,
-        stop=[*strings, *template.stop_strings][:_MOST_STRINGS],
         stop_tokens=[*(tokens or ()), *([] if end is None else [end])],
+        logprobs=fields.top_logprobs if fields.logprobs else None,
     )
+    # Not checked again: those of the template come in addition to the most that a client may send.
+    return completion.model_copy(update={"stop": [*strings, *template.stop_strings]})
 
 
 def read_fields(
@@ -243,6 +260,7 @@ def read_fields(
             state,
             fields.return_state,
             strings or None,
+            fields.logprobs,
         )
         for row in rows
     ]
@@ -258,6 +276,9 @@ def read_echoes(
     """
     if not fields.echo:
         return []
+    if fields.logprobs is not None:
+        advice = "those of prompts are not supported"
+        raise ValueError(expected("logprobs", "null beside echo", fields.logprobs, advice))
     tokenizer, head = batch.decoder.tokenizer, batch.decoder.head
     require_tokenizer("echo", tokenizer)
     rows: list[Any] = [request.prompt for request in requests]
@@ -277,11 +298,13 @@ def describe_error(error: Mapping[str, Any]) -> tuple[str, str | None]:
     if field is None or error["type"] == "json_invalid":
         reason = error.get("ctx", {}).get("error", quote(error["input"]))
         return expected("the body", BODY, reason), None
-    if field in _OFF:
+    if field in _OFF.keys() - FIELDS.keys():
         wanted = " or ".join(["null", *map(quote, _OFF[field])])
         return expected(field, wanted, quote(error["input"]), "it is not supported"), field
     if field not in FIELDS:
         return expected(field, "a known field", "another", near(field, FIELDS)), field
+    if error["type"] == "extra_forbidden":
+        return expected(field, "a field of this route", "one of another"), field
     if error["type"] == "missing":
         return expected(field, _WANTED[field], "none"), field
     if field in _WANTED:

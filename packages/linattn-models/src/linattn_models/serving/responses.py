@@ -72,7 +72,7 @@ class CompletionResponse(Response):
         except TimeoutError:
             pass  # the server closes a connection whose answer is not complete
         finally:
-            self._watch.abort(self._stream.close())
+            self._watch.end(self._stream.close())
 
     async def _send_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
         outputs: list[Output] = []
@@ -90,17 +90,17 @@ class CompletionResponse(Response):
         try:
             while new := await self._stream.read():
                 self._watch.add(new)
-                await self._send_event(send, json.dumps(self._completion.part(new)))
+                await self._send_events_of(send, *map(json.dumps, self._completion.parts(new)))
             if self._tells_usage:
-                await self._send_event(send, json.dumps(self._completion.end()))
-            await self._send_event(send, "[DONE]")
+                await self._send_events_of(send, json.dumps(self._completion.end()))
+            await self._send_events_of(send, "[DONE]")
         except Stopped:
             error = _describe_error(503, "The server stops.")
-            await self._send_event(send, json.dumps(error))
+            await self._send_events_of(send, json.dumps(error))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _send_event(self, send: Send, data: str) -> None:
-        body = f"data: {data}\n\n".encode()
+    async def _send_events_of(self, send: Send, *contents: str) -> None:
+        body = "".join(f"data: {content}\n\n" for content in contents).encode()
         async with asyncio.timeout(self._stall):
             await send({"type": "http.response.body", "body": body, "more_body": True})
 
