@@ -17,6 +17,7 @@ import dataclasses
 from pathlib import Path
 
 from language.tokens import prepare
+from language.training import describe_texts
 from linattn_lab.script import parse_flags, require_one_process, run_script
 
 
@@ -36,9 +37,7 @@ class Flags:
 def main(flags: Flags) -> None:
     """Writes the folder, and prints what is in it."""
     require_one_process()
-    texts = prepare(flags.data, flags.tokenizer, flags.out)
-    print(f"read: {texts.counts.files:,} files")
-    print(f"tokens: {len(texts.training):,} to learn from, {len(texts.held_out):,} held out")
+    print(describe_texts(prepare(flags.data, flags.tokenizer, flags.out)))
     print(f"written: {flags.out}")
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel
 
-from language.files import Part, find_parts, read_blocks, read_texts
+from language.files import Corpus, Part, find_parts, read_blocks, read_texts
 from linattn_core.errors import expected, quote, rename_subject
 from linattn_lab.runs import data_digest
 from linattn_lab.store import read_model
@@ -35,10 +35,12 @@ class Counts(BaseModel, frozen=True, extra="forbid"):
     """What the tokens were made of, as in tokens.json.
 
     Args:
+        tokenizer: its name, as for `make_tokenizer`.
         training_bytes, held_out_bytes: of the files, with one for the end of each.
         digest: a hash of the tokens.
     """
 
+    tokenizer: str
     files: int
     training_bytes: int
     held_out_bytes: int
@@ -71,7 +73,7 @@ def read_tokens(data: Sequence[Path], tokenizer: str | None, out: Path) -> Texts
         np.concatenate([np.empty(0, dtype), *encode_parts(parts, chosen)])
         for parts in (corpus.training, corpus.held_out)
     ]
-    counts = _count(corpus.training, corpus.held_out, corpus.files, both)
+    counts = _count(corpus, tokenizer or "bytes", both)
     return Texts(both[0], both[1], chosen, counts)
 
 
@@ -94,7 +96,7 @@ def prepare(data: Sequence[Path], tokenizer: str, out: Path) -> Texts:
                 for block in encode_parts(of_file, chosen):
                     file.write(block.data)
         both = [_map(folder / name, _smallest_dtype(chosen)) for name in TOKENS]
-        counts = _count(*parts, corpus.files, both)
+        counts = _count(corpus, tokenizer, both)
         (folder / TOKENIZER).write_bytes(write_tokenizer(chosen))
         (folder / DESCRIPTION).write_text(counts.model_dump_json(indent=1))
     return _open_tokens(out, None)
@@ -184,13 +186,13 @@ def _smallest_dtype(tokenizer: Any) -> Literal["uint8", "uint16", "uint32"]:
     return "uint8" if size <= 1 << 8 else "uint16" if size <= 1 << 16 else "uint32"
 
 
-def _count(
-    training: Sequence[Part], held_out: Sequence[Part], files: int, tokens: Sequence[Array]
-) -> Counts:
-    sizes = [sum(part.end - part.start + 1 for part in parts) for parts in (training, held_out)]
+def _count(corpus: Corpus, tokenizer: str, tokens: Sequence[Array]) -> Counts:
+    both = (corpus.training, corpus.held_out)
+    sizes = [sum(part.end - part.start + 1 for part in parts) for parts in both]
     return Counts.model_validate(
         {
-            "files": files,
+            "tokenizer": Path(tokenizer).name,
+            "files": corpus.files,
             "training_bytes": sizes[0],
             "held_out_bytes": sizes[1],
             "dtype": tokens[0].dtype.name,

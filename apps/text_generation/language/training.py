@@ -51,7 +51,7 @@ def train_model(
     The seed decides the pieces of text and their order, the same for every attention.
 
     Args:
-        announce: whether to print first what was read, and what a new run will take.
+        announce: whether a new run prints first what was read, and what it will take.
     """
     require_at_least(recipe, {"held_out": 1, "window_size": 1})
     config = recipe.training.config()
@@ -61,8 +61,8 @@ def train_model(
     torch.manual_seed(config.seed)  # the weights at the start
     model = AutoregressiveTransformer(recipe.transformer(attention), count_tokens(texts.tokenizer))
     model.tokenizer = texts.tokenizer
-    if announce and resume == RunFolder(out).holds_run():
-        announce_run(recipe, texts, model, pieces, out, resume)
+    if announce and not resume and not RunFolder(out).holds_run():
+        announce_run(recipe, texts, model, pieces, out)
     bytes_per_token = texts.counts.held_out_bytes / len(texts.held_out)
     summary = train(
         model,
@@ -97,6 +97,7 @@ def describe_run(
     return {
         "dataset": dataset,
         "attention": attention,
+        "tokenizer": texts.counts.tokenizer,
         "training_tokens": len(texts.training),
         "held_out_tokens": recipe.held_out * min(recipe.length, len(texts.held_out)),
         "data_digest": texts.counts.digest,
@@ -109,28 +110,32 @@ def announce_run(
     model: AutoregressiveTransformer,
     pieces: Windows,
     out: Path,
-    resume: bool,
 ) -> None:
     """Prints what was read, what the training takes by its first updates, and where it goes."""
-    counts, training = texts.counts, recipe.training
-    lines = [
+    training, copied = recipe.training, {"model": copy.deepcopy(model)}
+    measured, peak = peak_memory(
+        torch.device(default_device()),
+        lambda: measure_updates(copied, pieces, text_loss, training, rounds=1),
+    )
+    takes = duration(training.steps * measured["seconds"]["model"])
+    if not is_main_process():
+        return
+    print(describe_texts(texts))
+    print(f"model: {sum(x.numel() for x in model.parameters()):,} parameters")
+    updates = f"{training.steps:,} updates of {training.batch_size:,} x {recipe.length:,} tokens"
+    print(f"training: {updates}; about {takes}, without evaluations, and {memory(peak)} of memory")
+    print(f"run: {out}", flush=True)
+
+
+def describe_texts(texts: Texts) -> str:
+    """What was read, in two lines."""
+    counts, (training, held_out) = texts.counts, (texts.training, texts.held_out)
+    return (
         f"read: {counts.files:,} files, {counts.training_bytes:,} bytes to learn from, "
-        f"{counts.held_out_bytes:,} held out",
-        f"tokens: {len(texts.training):,} to learn from, {len(texts.held_out):,} held out, "
-        f"a vocabulary of {count_tokens(texts.tokenizer):,}",
-        f"model: {sum(x.numel() for x in model.parameters()):,} parameters",
-        f"training: {training.steps:,} updates of "
-        f"{training.batch_size:,} x {recipe.length:,} tokens",
-    ]
-    if not resume:
-        device, copied = torch.device(default_device()), {"model": copy.deepcopy(model)}
-        measured, peak = peak_memory(
-            device, lambda: measure_updates(copied, pieces, text_loss, training, rounds=1)
-        )
-        total = training.steps * measured["seconds"]["model"]
-        lines[-1] += f"; about {duration(total)}, without evaluations, and {memory(peak)} of memory"
-    if is_main_process():
-        print(*lines, f"run: {out}", sep="\n", flush=True)
+        f"{counts.held_out_bytes:,} held out\n"
+        f"tokens: {len(training):,} to learn from, {len(held_out):,} held out, "
+        f"a vocabulary of {count_tokens(texts.tokenizer):,} ({counts.tokenizer})"
+    )
 
 
 def duration(seconds: float) -> str:
