@@ -13,6 +13,8 @@ from linattn_core.errors import expected
 
 HELD_OUT_SHARE = 20
 """One file of so many is held out; of fewer than 40 files, the last twentieth of each."""
+DESCRIPTION = "tokens.json"
+"""The file by which a folder of prepared tokens is known."""
 BLOCK = 1 << 20
 """Bytes of a file that are in memory at once."""
 
@@ -104,6 +106,9 @@ def _named_files(path: Path) -> dict[Path, Path]:
         return {path: Path(path.name)}
     if not path.is_dir():
         raise ValueError(expected("--data", "a file or a folder of texts", f"no {path}"))
+    if (path / DESCRIPTION).is_file():
+        wanted, advice = "texts, or one folder of tokens alone", "name the texts"
+        raise ValueError(expected("--data", wanted, f"tokens in {path}", advice))
     names = {file: file.relative_to(path) for file in path.rglob("*") if file.is_file()}
     return {x: name for x, name in names.items() if not any(y[0] == "." for y in name.parts)}
 

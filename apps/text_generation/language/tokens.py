@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel
 
-from language.files import Corpus, Part, find_parts, read_blocks, read_texts
+from language.files import DESCRIPTION, Corpus, Part, find_parts, read_blocks, read_texts
 from linattn_core.errors import expected, quote, rename_subject
 from linattn_lab.runs import data_digest
 from linattn_lab.store import read_model
@@ -27,7 +27,7 @@ from linattn_models.heads.tokenizer import (
 Array = npt.NDArray[Any]
 END = "\0"
 """Stands after each file, where the tokenizer has it."""
-DESCRIPTION, TOKENIZER = "tokens.json", "tokenizer.json"
+TOKENIZER = "tokenizer.json"
 TOKENS = ("training.bin", "held_out.bin")
 
 

@@ -147,6 +147,7 @@ def test_a_run_among_its_own_texts_is_refused(folder: Path) -> None:
         (["poem.txt"], "abc.json", "gives back the text of .*; give bytes"),
         (["poem.txt"], "binary", "binary"),
         (["tokens"], "bytes", "none with the prepared"),
+        (["tokens", "poem.txt"], None, "one folder of tokens alone"),
         (["damaged"], None, "prepare it again"),
     ],
 )
