@@ -86,7 +86,8 @@ TEST_TOOLS = (
     "cupy-cuda13x", "nvidia-cuda-nvrtc",  # compile the ladder of prototypes
     "onnxruntime", "onnxscript",  # run what torch.onnx.export makes
     "transformers", "peft",
-    *SERVING, "httpx2", "openai", "playwright",  # a browser opens the page, if there is Chromium
+    *SERVING, "httpx2", "openai", "langchain-openai",  # clients; litellm is too large for this
+    "playwright",  # a browser opens the pages, if there is Chromium
     "triton",  # compiles kernels for any GPU, and interprets them
 )  # fmt: skip
 # What a wheel has to pass: the contract's short form, every instruction set, compiled decoders.

@@ -87,14 +87,19 @@ def test_the_real_address_is_printed_and_answers_are_logged(
     tmp_path: Path, level: str, lines: int
 ) -> None:
     save(make_model(), tmp_path / "tiny")
-    flags = ("--host", "::1", "--log-level", level)
+    (tmp_path / "key").write_text("secret\n")
+    flags = ("--host", "::1", "--log-level", level, "--api-key", f"@{tmp_path / 'key'}")
+    flags += ("--root-path", "/text")
     with running(tmp_path / "tiny", PIPE, *flags) as (server, address):
         assert re.fullmatch(r"http://\[::1\]:[1-9]\d+", address)
         body = {"prompt": "abc", "max_tokens": 2}
-        assert httpx2.post(f"{address}/v1/completions", json=body, timeout=60).is_success
+        url, headers = f"{address}/v1/completions", {"authorization": "Bearer secret"}
+        assert httpx2.post(url, json=body, timeout=60).status_code == 401
+        assert httpx2.post(url, json=body, headers=headers, timeout=60).is_success
         server.send_signal(signal.SIGINT)
         _, errors = server.communicate(timeout=120)
-    assert errors.count('"POST /v1/completions HTTP/1.1" 200') == lines
+    assert errors.count('"POST /text/v1/completions HTTP/1.1" 200') == lines
+    assert "secret" not in errors
 
 
 def test_a_port_that_is_used_is_refused_before_the_model_is_read(tmp_path: Path) -> None:
