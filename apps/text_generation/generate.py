@@ -29,8 +29,6 @@ from linattn_core.errors import expected
 from linattn_lab.machine import default_device
 from linattn_lab.script import parse_flags, require_at_least, run_script
 from linattn_models import AutoregressiveTransformer, DecodingState, load
-from linattn_models.decoding.texts import TextParts
-from linattn_models.heads.tokenizer import encode_text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,12 +97,9 @@ class Writer:
             top_p=self._flags.top_p,
             generator=self._generator,
             return_state=True,
+            text=True,
         )
-        tokenizer = self._model.tokenizer
-        parts = TextParts(tokenizer, encode_text(tokenizer, text), self.state is not None)
-        for token in stream:
-            yield parts.add(int(token))
-        yield parts.end()
+        yield from stream
         self.state = stream.state
 
 

@@ -19,7 +19,6 @@ from benchmarks.cases.methods import PEAK_SECONDS, peak_of_run
 from benchmarks.cases.models import Task
 from linattn_lab.processes import run_apart
 from linattn_models import AutoregressiveTransformer, Categorical
-from linattn_models.decoding.compiled_decoder import step_through
 
 PROMPTS, SHORTEST, LONGEST = 16, 10, 1_000
 COMPILED = compiled_name("float32")
@@ -45,7 +44,11 @@ def read_prompts(decoder_name: str, how: str, asked: Task, settings: Settings) -
         if how == AT_ONCE:
             return decoder.prefill(tokens, lengths)[0]
         _, state = decoder.prefill(tokens[:, :0])
-        return step_through(decoder, tokens, lengths, state, None)[0]
+        outputs = []
+        for token in tokens.unbind(1):
+            parameters, state = decoder.step(token, state)
+            outputs.append(parameters)
+        return torch.stack(outputs)[lengths - 1, torch.arange(len(tokens))]
 
     return Method(partial(_prompt_fault, model, tokens, lengths, predict), predict)
 

@@ -46,7 +46,7 @@ def test_a_field_may_be_left_out_of_a_pytree() -> None:
         x: torch.Tensor
         label: str | None = None
 
-    register_dataclass(Labeled, "tests.Labeled", without="label")
+    register_dataclass(Labeled, "tests.Labeled", without=["label"])
     leaves, tree = pytree.tree_flatten(Labeled(torch.ones(2), "a"))
     assert len(leaves) == 1 and pytree.tree_unflatten(leaves, tree).label is None
 

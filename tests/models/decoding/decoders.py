@@ -21,7 +21,7 @@ from linattn_models import (
 )
 from linattn_models.decoding import SamplingParams, Settings
 from linattn_models.decoding.compiled import compile_described
-from linattn_models.decoding.recorders import Recorder
+from linattn_models.decoding.graph import Recorder
 from tests.models.decoding.tape import TapeRecorder
 from tests.models.tiny import random_tokens, tiny_config, tiny_model
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from linattn_models.decoding.recorders import Result
+from linattn_models.decoding.graph import Result
 
 aten = torch.ops.aten
 ASKS = {aten._local_scalar_dense.default, aten.nonzero.default, aten.equal.default}

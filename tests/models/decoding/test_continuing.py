@@ -156,13 +156,17 @@ def write_damaged(path: Path, state: DecodingState, how: str) -> None:
         tensors["position"] = torch.tensor([3])
     elif how == "no position":
         del tensors["position"]
+    elif how == "recent":
+        tensors["recent"] = tensors["recent"] + 7
+    elif how == "recent rows":
+        tensors["recent"] = tensors["recent"][:, 1:].clone()
     elif how == "room":
         metadata["max_length"] = "many"
     save_file(tensors, path, metadata)
 
 
 DAMAGES = ["cut", "foreign", "version", "missing", "shape", "dtype", "hole", "extra", "position"]
-DAMAGES += ["rows", "no position", "room"]
+DAMAGES += ["rows", "no position", "room", "recent", "recent rows"]
 
 
 @pytest.mark.parametrize(("how", "attention"), list(zip(DAMAGES, cycle(STEPPING))))

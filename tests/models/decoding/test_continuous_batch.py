@@ -418,7 +418,7 @@ def test_memory_stays() -> None:
         ({"prompt": [0.5]}, TypeError, "prompt"),
         ({"prompt": "text"}, ValueError, "prompt"),
         ({"prompt": None}, TypeError, "prompt"),
-        ({"prompt": 3}, ValueError, "prompt"),
+        ({"prompt": 3}, TypeError, "prompt"),
         ({"prompt": iter([1])}, TypeError, "prompt"),
         ({"prompt": [[1, 2]]}, ValueError, "prompt"),
         ({"prompt": [2**70]}, TypeError, "prompt"),

@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 import torch
 
-from tests.models.decoding.decoders import KINDS, Kind, close, forced, model_of
+from linattn_models.decoding.compiled import compile_described
+from linattn_models.state import Cursor
+from tests.models.decoding.decoders import (
+    KINDS,
+    Kind,
+    close,
+    forced,
+    model_of,
+    needs_cpu_backend,
+)
 from tests.models.tiny import MAX_LENGTH, ints, tiny_model
 
 
@@ -38,7 +47,10 @@ SHAPES_AND_DTYPES: list[Any] = [
     (lambda d, s: d.prefill(ints(2, 3), torch.tensor([0, 4])), ValueError, "0..3"),
     (lambda d, s: d.generate(temperature=-1.0), ValueError, "temperature"),
     (lambda d, s: d.generate(num_samples=10**9), ValueError, "num_samples: expected at most"),
+    (lambda d, s: d.generate(batch=10**9), ValueError, "batch: expected at most 1,048,576, got"),
+    (lambda d, s: d.generate(2000, num_samples=2000), ValueError, "got 2000 from each of 2000"),
 ]
+ONE_ROW = Cursor(torch.tensor([1]), 1)
 STATES: list[Any] = [
     (lambda d, s: d.step(ints(2), s.to(torch.float64)), ValueError, "float64"),
     (lambda d, s: d.step(ints(2), replace(s, layers=s.layers[:1])), ValueError, "layers"),
@@ -48,6 +60,7 @@ STATES: list[Any] = [
     (lambda d, s: d.prefill(ints(2, 1), state=of_another_model(head=5)), ValueError, "state"),
     (lambda d, s: d.generate(state=of_another_model(head=5), length=2), ValueError, "state"),
     (lambda d, s: d.step(ints(2), (1, 2)), TypeError, "state"),
+    (lambda d, s: d.step(ints(2), replace(s, cursor=ONE_ROW)), ValueError, "2 integers, got shape"),
     (lambda d, s: d.step([0, 0], s), TypeError, "tensor"),
     (lambda d, s: d.prefill([[0], [0]], state=s), TypeError, "tensor"),
     (lambda d, s: d.step(torch.zeros(2, dtype=torch.int64, device="meta"), s), ValueError, "meta"),
@@ -106,6 +119,26 @@ def test_a_full_state_and_a_state_of_another_attention_are_refused(compiled: Kin
     cache = tiny_model("softmax").float().to(compiled.device).prefill(token[:, None])[1]
     with pytest.raises(TypeError, match="KeyValueCache"):
         decoder.step(token, cache)
+
+
+@needs_cpu_backend
+def test_memory_that_was_freed_beneath_a_tensor_is_refused() -> None:
+    """Native code would read what lies there now."""
+    model = model_of()
+    decoder = Kind("native").decoder(model)
+    _, state = decoder.prefill(ints(2, 3))
+    freed = ints(2)
+    freed.untyped_storage().resize_(8)
+    with pytest.raises(ValueError, match="tokens: expected memory for the shape"):
+        decoder.native.step(freed, 4, state.layers, None)
+    state.layers[1].s.untyped_storage().resize_(16)
+    with pytest.raises(ValueError, match="state: expected memory for the shape"):
+        decoder.step(ints(2), state)
+    description, weight = model.describe(), torch.ones(model.config.embed_dim)
+    weight.untyped_storage().resize_(4)
+    description = replace(description, norm=replace(description.norm, weight=weight))
+    with pytest.raises(ValueError, match="weights: expected memory for the shape"):
+        compile_described(model, description, "float32", "cpu")
 
 
 def test_states_of_negated_views_are_read_with_their_sign(compiled: Kind) -> None:

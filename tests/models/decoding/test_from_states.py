@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -23,6 +24,7 @@ from tests.models.decoding.decoders import (
     Kind,
     close,
     long_model,
+    model_of,
     needs_cpu_backend,
     run_batch,
     same_state,
@@ -70,16 +72,28 @@ def test_every_decoder_goes_on_from_a_state(kind: Kind, prefix: int) -> None:
         )
 
 
+KINDS_OF_LAYERS: list[dict[str, Any]] = [
+    {},
+    {"positions": "rotary", "num_kv_heads": 1},
+    {"decay": "learned", "positions": "sinusoidal"},
+    {"window_size": 3},
+    {"window_size": 3, "decay": "gated"},  # not compiled by linattn-cpu
+]
+
+
 def test_a_decoder_reads_ragged_tokens_behind_a_state(compiled: Kind) -> None:
-    model = long_model().to(compiled.device)
-    tokens, more = compiled.tokens(model, 3, 4), compiled.tokens(model, 3, 5)
-    lengths = torch.tensor([5, 0, 2])
-    with torch.no_grad():
-        _, state = model.prefill(tokens, torch.tensor([2, 4, 0]))
-        expected, theirs = model.prefill(more, lengths, state)
-        actual, ours = compiled.decoder(model).prefill(more, lengths, state)
-    close(actual, expected)
-    same_state(ours, theirs)
+    for fields in KINDS_OF_LAYERS[: -1 if compiled.name == "native" else None]:
+        model = model_of(**fields).to(compiled.device)
+        tokens, more = compiled.tokens(model, 3, 4), compiled.tokens(model, 3, 5)
+        with torch.no_grad():
+            _, state = model.prefill(tokens, torch.tensor([2, 4, 0]))
+            # Padding of the first would be beyond the last position; the second has none.
+            for new, lengths in ((more, torch.tensor([5, 0, 2])), (more[:, :4], None)):
+                expected, theirs = model.prefill(new, lengths, state)
+                actual, ours = compiled.decoder(model).prefill(new, lengths, state)
+                close(actual, expected)
+                same_state(replace(ours, max_length=theirs.max_length), theirs)
+                assert torch.equal(ours.recent, theirs.recent)
 
 
 @settings(max_examples=40)
@@ -313,6 +327,19 @@ def test_without_a_start_vector_the_last_token_has_a_position(
     for row, wanted in enumerate(tokens.tolist()):
         assert wanted[2 - 2 * row :] == answers.tokens[row + 1, 0]
         assert answers.states[row + 1, 0].position == 24
+
+
+@pytest.mark.parametrize("attention", STEPPING)
+@pytest.mark.parametrize("positions", ["learned", "rotary", "sinusoidal", "none"])
+def test_a_batch_has_a_default_length_that_leaves_room_for_the_state(
+    attention: str, positions: str
+) -> None:
+    model = tiny_model(attention, positions=positions)
+    batch = ContinuousBatch(model, 2)
+    batch.add(Request([1, 2], return_state=True))
+    *_, last = (output for _ in range(20) for output in batch.step())
+    most = model.config.has_cache or positions == "learned"
+    assert last.state is not None and last.state.position == model.max_length + (not most)
 
 
 def test_a_state_beyond_max_length_asks_for_a_length() -> None:

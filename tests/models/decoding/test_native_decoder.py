@@ -28,7 +28,7 @@ from linattn_models import (
     compile_decoder,
 )
 from linattn_models.decoding.compiled import compile_described
-from linattn_models.decoding.recorders import EagerRecorder
+from linattn_models.decoding.graph import EagerRecorder
 from tests.models.decoding.decoders import (
     close,
     forced,

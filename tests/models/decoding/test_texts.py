@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,12 +16,15 @@ from linattn_models import (
     ByteTokenizer,
     CharacterTokenizer,
     ContinuousBatch,
+    DecodingState,
     Request,
+    SamplingParams,
 )
-from linattn_models.decoding.sampling import SamplingParams
-from linattn_models.decoding.stopping import Stop, TextEnd
-from linattn_models.decoding.texts import TextParts
+from linattn_models.decoding.prompts import Prompt
+from linattn_models.decoding.stopping import Stop, TextEnd, TokenStream
+from linattn_models.decoding.texts import TextParts, contexts_of
 from linattn_models.heads.tokenizer import decode_tokens
+from linattn_models.state import NOTHING, START, UNKNOWN, remember
 from tests.models.decoding.decoders import run_batch
 from tests.models.tiny import tiny_config
 
@@ -129,17 +134,44 @@ def test_prompt_and_text_are_the_whole(
 
 
 @given(made=sequences(), data=st.data())
-def test_a_text_that_continues_a_state_is_written_as_inside_of_one(
+def test_prompts_and_answers_that_continue_states_are_the_whole(
     made: tuple[Any, list[list[int]]], data: st.DataObject
 ) -> None:
-    """Its tokens are not known: a decoder that looks at the last of them may differ."""
+    """Wherever an answer is cut, also inside of a character; prompts are whole."""
+    tokenizer, pieces = made
+    tokens = flatten(pieces)
+    whole = {len(flatten(pieces[:count])) for count in range(len(pieces) + 1)}
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(tokens)), max_size=4)))
+    shown, recent, first, owes = "", None, 0, False
+    for cut in [*cuts, None]:
+        new = tokens[first:cut]
+        if cut in whole and first in whole and data.draw(st.booleans()):
+            shown, owes = decode_tokens(tokenizer, tokens[:cut]), False
+        else:
+            parts = TextParts(tokenizer, known_of(recent), owes)
+            shown += "".join(map(parts.add, new)) + parts.end(owes=cut is not None)
+            owes = True
+        recent = remember(recent, torch.tensor([new], dtype=torch.int64), filler=NOTHING)
+        first += len(new)
+    assert shown == decode_tokens(tokenizer, tokens)
+
+
+def known_of(recent: Any) -> list[int]:
+    return [] if recent is None else [token for token in recent[0].tolist() if token != NOTHING]
+
+
+@given(made=sequences(), data=st.data())
+def test_a_text_whose_beginning_is_not_known_is_written_as_inside_of_one(
+    made: tuple[Any, list[list[int]]], data: st.DataObject
+) -> None:
+    """A decoder that looks at the token before may differ."""
     tokenizer, pieces = made
     cut, end = (data.draw(st.integers(1, max(1, len(pieces)))) for _ in range(2))
     before, prompt, after = pieces[:cut], pieces[cut:end], pieces[max(cut, end) :]
     flat: list[list[int]] = [flatten(x) for x in (before, prompt, after)]
     known, whole = (decode_tokens(tokenizer, flatten(flat[:x])) for x in (2, 3))
     if flat[0] and not isinstance(getattr(tokenizer, "decoder", None), DECODERS.BPEDecoder):
-        text = text_after(TextParts(tokenizer, flat[1], continues=True), flat[2])
+        text = text_after(TextParts(tokenizer, [UNKNOWN, *flat[1]]), flat[2])
         assert known + text == whole
 
 
@@ -158,7 +190,7 @@ def test_a_stop_string_is_found_with_the_token_that_completes_it(
     if string and "\ufffd" not in string:
         text = [decode_tokens(tokenizer, before + after[:x]) for x in range(1, len(after) + 1)]
         expected = next(x for x, so_far in enumerate(text, 1) if string in so_far[len(known) :])
-        end = TextEnd(Stop(strings=("never", string), tokenizer=tokenizer), before, False)
+        end = TextEnd(Stop(strings=("never", string), tokenizer=tokenizer), before)
         assert next(x for x, token in enumerate(after, 1) if end.add(token)) == expected
         assert len(end._before) <= 12  # what is kept does not grow
 
@@ -181,7 +213,7 @@ def test_half_of_a_character_is_no_stop_string(make: Callable[[], Any]) -> None:
     """A replacement character that the text has is one, with the token after it."""
     tokenizer = make()
     stop = Stop(strings=("\ufffd",), tokenizer=tokenizer)
-    end = TextEnd(stop, spell(tokenizer, "a\ufffd"), False)
+    end = TextEnd(stop, spell(tokenizer, "a\ufffd"))
     assert not any(map(end.add, spell(tokenizer, "é日😀")))
     found = [*map(end.add, spell(tokenizer, "\ufffda"))]
     assert found == [False, False, False, True]
@@ -190,8 +222,8 @@ def test_half_of_a_character_is_no_stop_string(make: Callable[[], Any]) -> None:
 @pytest.mark.parametrize("string", [" the", " cat the", "s", ". ", "<unk>"])
 @pytest.mark.parametrize("continues", [False, True])
 def test_generate_and_the_batch_stop_at_the_same_token(string: str, continues: bool) -> None:
-    model = AutoregressiveTransformer(tiny_config(), 7, positions="none").eval()
-    model.tokenizer = tokenizer = metaspace()
+    model = speaking(metaspace)
+    tokenizer = model.tokenizer
     prompt, before, state = [1, 3], [], None
     if continues:
         tokens, state = model.generate(
@@ -201,13 +233,88 @@ def test_generate_and_the_batch_stop_at_the_same_token(string: str, continues: b
     fields: dict[str, Any] = {"prefix": [prompt], "max_new_tokens": 60, "state": state}
     fields |= {"seeds": 0, "num_samples": 3}
     free, stopped = (model.generate(stop_strings=x, **fields) for x in (["never"], [string]))
-    batch = ContinuousBatch(model, max_num_seqs=4, max_num_batched_tokens=64)
     sampling = SamplingParams(seed=0, n=3)
     request = Request(prompt, len(prompt) + 60, sampling, state=state, stop_strings=string)
-    rows = run_batch(batch, request).tokens
+    rows = run_batch(ContinuousBatch(model, max_num_seqs=4), request).tokens
     known = decode_tokens(tokenizer, before + prompt)
     for row, whole in enumerate(free[:, len(prompt) :].tolist()):
         texts = [decode_tokens(tokenizer, [*before, *prompt, *whole[:x]]) for x in range(1, 61)]
         end = next((x for x, text in enumerate(texts, 1) if string in text[len(known) :]), 60)
         own = stopped[row, len(prompt) :]
         assert own[own >= 0].tolist() == rows[1, row] == whole[:end]
+
+
+@pytest.mark.parametrize("make", [metaspace, suffixes])
+@pytest.mark.parametrize("prompt", [[], [3]])
+def test_a_saved_state_has_what_the_text_after_it_needs(
+    make: Callable[[], Any], prompt: list[int], tmp_path: Path
+) -> None:
+    """From a stream, from `generate`, from a batch and from `prefill`."""
+    model = speaking(make)
+    fields: dict[str, Any] = {"max_new_tokens": 4, "return_state": True, "seeds": [1, 2]}
+    stream = model.stream(prefix=[[1, 2], [2]], text=True, **fields)
+    texts = list(stream)
+    tokens, state = model.generate(prefix=[[1, 2], [2]], **fields)
+    request = Request([1, 2], 6, SamplingParams(seed=1), return_state=True)
+    answers = run_batch(ContinuousBatch(model, max_num_seqs=4), request)
+    assert [1, 2, *answers.tokens[1, 0]] == tokens[0].tolist()
+    with torch.no_grad():
+        read = model.prefill(tokens[:1])[1]
+    state.save(tmp_path / "state")
+    loaded = DecodingState.load(tmp_path / "state")
+    whole = [row[row >= 0].tolist() for row in tokens]
+    for known in (state, stream.state, loaded, DecodingState.cat(loaded.split(1))):
+        assert contexts_of(known) == whole
+    assert (
+        contexts_of(answers.states[1, 0])
+        == contexts_of(read)
+        == contexts_of(loaded.index_select([0]))
+    )
+    pairs = zip(whole, (2, 1), strict=True)
+    starts = [decode_tokens(model.tokenizer, row[:count]) for row, count in pairs]
+    first = ["".join(row) for row in zip(*texts, strict=True)]
+    known = [decode_tokens(model.tokenizer, row) for row in whole]
+    assert [start + text for start, text in zip(starts, first, strict=True)] == known
+    prefix = [prompt, prompt] if prompt else None
+    again = {"state": loaded, "prefix": prefix, "max_new_tokens": 12, "seeds": [3, 4]}
+    after = model.generate(**again)
+    text = "".join(row[1] for row in model.stream(text=True, **again))
+    said = [*whole[1], *prompt]
+    assert decode_tokens(model.tokenizer, said) + text == decode_tokens(
+        model.tokenizer, [*whole[1], *after[1].tolist()]
+    )
+
+
+class Scripted:
+    """A generation whose tokens are known."""
+
+    def __init__(self, rows: list[list[int]], keeps_state: bool) -> None:
+        longest = max(map(len, rows))
+        self.tokens = torch.tensor([row + [-1] * (longest - len(row)) for row in rows])
+        empty = torch.zeros(len(rows), 0, dtype=torch.int64)
+        self.sequences: Any = Prompt(empty, None, longest, longest, keeps_state=keeps_state)
+        recent = remember(None, empty, filler=NOTHING)
+        self.state = DecodingState((), START, recent=recent)
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(self.tokens.unbind(1))
+
+
+def test_text_is_streamed_in_whole_characters() -> None:
+    """A character that is not whole at the end is replaced, or left to what continues the state."""
+    tokenizer = byte_level()
+    tokens = spell(tokenizer, "aé日")
+    for keeps_state, end in ((False, "\ufffd"), (True, "")):
+        run: Any = Scripted([tokens[:-1], tokens[:3]], keeps_state)
+        texts = list(TokenStream(run, tokenizer))
+        assert texts == [["a", "a"], ["", ""], ["é", "é"], ["", ""], ["", ""], [end, ""]]
+        assert "".join(TokenStream(Scripted([tokens], keeps_state), tokenizer)) == "aé日"
+
+
+def speaking(make: Callable[[], Any]) -> AutoregressiveTransformer:
+    """A model without an end whose tokens are those of the tokenizer."""
+    tokenizer = make()
+    size = len(tokenizer.get_vocab())
+    model = AutoregressiveTransformer(tiny_config(), size, positions="none").eval()
+    model.tokenizer = tokenizer
+    return model

@@ -90,6 +90,10 @@ def test_text_is_encoded_and_decoded(make: Callable[[], Any]) -> None:
     assert model.decode(tokens) == model.decode(torch.tensor(tokens)) == TEXT
     assert model.decode(torch.tensor(tokens[0])) == decode_tokens(tokenizer, tokens[:1])
     assert model.decode(torch.tensor([[*tokens, -1], [-1] * (len(tokens) + 1)])) == [TEXT, ""]
+    assert model.decode([tokens, [], torch.tensor([-1, tokens[0]])]) == [
+        TEXT, "", decode_tokens(tokenizer, tokens[:1])
+    ]  # fmt: skip
+    assert model.decode([]) == ""
     fields: dict[str, Any] = {"temperature": 0.0, "max_new_tokens": 1}
     for prefix, same in (("cab", ["cab"]), (["a", "", "bad"], ["a", "", "bad"])):
         expected = model.generate(prefix=[encode_text(tokenizer, x) for x in same], **fields)
@@ -318,7 +322,9 @@ def test_a_text_that_is_no_unicode_is_refused(make: Callable[[], Any]) -> None:
         (lambda m: m.decode([1, 7]), "tokens"),
         (lambda m: m.decode([1.5]), "tokens"),
         (lambda m: m.decode("ab"), "tokens"),
-        (lambda m: m.decode([[1], [1, 2]]), "tokens"),
+        (lambda m: m.decode([[[1], [1, 2]]]), "tokens"),
+        (lambda m: m.decode([[1], [7]]), "tokens"),
+        (lambda m: m.decode([1, [2]]), "tokens"),
         (lambda m: m.tokenizer.decode([7]), "tokens"),
         (lambda m: m.tokenizer.decode([-1]), "tokens"),
     ],

@@ -16,6 +16,7 @@ from torch import Tensor
 from linattn_models import (
     AutoregressiveTransformer,
     Categorical,
+    CharacterTokenizer,
     DecodingState,
     Head,
     MixtureOfLogistics,
@@ -223,3 +224,49 @@ def test_tokens_beyond_the_lengths_do_not_count(lengths: list[int], seed: int) -
     else:
         with pytest.raises(ValueError, match="lengths"):
             model.loss(tokens, torch.tensor(lengths))
+
+
+@given(
+    lengths=st.lists(st.integers(0, 6), min_size=1, max_size=3),
+    seed=st.integers(0, 20),
+    whole=st.booleans(),
+)
+def test_tokens_that_a_mask_leaves_out_do_not_count(
+    lengths: list[int], seed: int, whole: bool
+) -> None:
+    """As a mask, or as labels; the tokens after them read them all the same."""
+    model = tiny_model("linear")
+    shape = len(lengths), 6
+    tokens = torch.randint(7, shape, generator=seeded(seed))
+    mask = torch.rand(shape, generator=seeded(seed)) < 0.5
+    given = None if whole else torch.tensor(lengths)
+    counted = mask if given is None else mask & (torch.arange(6) < given[:, None])
+    labels = tokens.masked_fill(~mask, -100)
+    if counted.any():
+        expected = -model.log_probs(tokens)[counted].mean()
+        for loss_mask in (mask, labels):
+            torch.testing.assert_close(model.loss(tokens, given, loss_mask), expected)
+    else:
+        with pytest.raises(ValueError, match="lengths"):
+            model.loss(tokens, given, mask)
+
+
+@pytest.mark.parametrize("loss_mask", [torch.ones(2, 5), torch.ones(1, 5, dtype=torch.bool), [1]])
+def test_masks_that_are_none_are_refused(loss_mask: Any) -> None:
+    with pytest.raises((ValueError, TypeError), match="loss_mask: expected"):
+        tiny_model("linear").loss(ints(2, 5), loss_mask=loss_mask)
+
+
+@pytest.mark.parametrize("start", [True, False])
+def test_perplexity_of_texts_is_that_of_their_tokens(start: bool) -> None:
+    model = AutoregressiveTransformer(tiny_config(), 3, 9, start=start).eval()
+    model.tokenizer = CharacterTokenizer("abc")
+    texts = ["abcab", "c", "ca"]
+    rows = [model.log_probs(torch.tensor([model.tokenizer.encode(text)]))[0] for text in texts]
+    log_probs = torch.cat([row if start else row[1:] for row in rows])
+    expected = float((-log_probs.detach().mean()).exp())
+    assert model.perplexity(texts) == pytest.approx(expected)
+    assert model.perplexity(["abcab"]) == model.perplexity("abcab")
+    for wrong in ("", "abd", ["a" * 10], [3.5]):
+        with pytest.raises((ValueError, TypeError)):
+            model.perplexity(wrong)

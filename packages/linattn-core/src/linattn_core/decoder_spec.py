@@ -293,9 +293,8 @@ class NativeDecoder(Protocol):
     Shapes and dtypes of inputs have been checked; their values have not. The caller has passed
     states that the decoder did not make to `check`, once. They are updated in place. Several
     threads may call it at once with different states. A decoder that steps states anywhere in
-    memory equally fast inherits `reserve` from this protocol, one that makes one step in a call
-    inherits `most_steps` and `steps`, and one that reads prompts from the start alone inherits
-    `continues_prompts` and `read`.
+    memory equally fast inherits `reserve` from this protocol, and one that makes one step in a call
+    inherits `most_steps` and `steps`.
 
     Attributes:
         nbytes: bytes of the packed weights.
@@ -341,11 +340,6 @@ class NativeDecoder(Protocol):
             (B, P), the parameters after each row's last input; for vectors (B, N, E).
         """
 
-    @property
-    def continues_prompts(self) -> bool:
-        """Whether it has `read`; False for a decoder that does not say."""
-        return False
-
     def read(
         self,
         tokens: Tensor,
@@ -364,12 +358,7 @@ class NativeDecoder(Protocol):
 
         Returns:
             (B, P), the parameters after each row's last token; of a row without tokens, anything.
-
-        Raises:
-            TypeError: the decoder does not continue prompts.
         """
-        wanted = "a decoder that reads more tokens of a state"
-        raise TypeError(expected("read", wanted, f"a {type(self).__name__}", "call step"))
 
     def step(
         self,

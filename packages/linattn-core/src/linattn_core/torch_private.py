@@ -36,15 +36,14 @@ def register_namedtuple(kind: type[tuple[object, ...]], name: str) -> None:
     torch.serialization.add_safe_globals([kind])
 
 
-def register_dataclass(kind: type, name: str, without: str | None = None) -> None:
-    """Makes a dataclass a pytree that exported programs take, without the field `without`.
+def register_dataclass(kind: type, name: str, without: Sequence[str] = ()) -> None:
+    """Makes a dataclass a pytree that exported programs take, without the fields `without`.
 
     torch.export.register_dataclass makes every field a leaf.
     """
-    dropped = [] if without is None else [without]
-    names = [field.name for field in dataclasses.fields(kind) if field.name not in dropped]
+    names = [field.name for field in dataclasses.fields(kind) if field.name not in without]
     pytree.register_dataclass(
-        kind, field_names=names, drop_field_names=dropped, serialized_type_name=name
+        kind, field_names=names, drop_field_names=[*without], serialized_type_name=name
     )
     torch.serialization.add_safe_globals([kind])
 

@@ -33,7 +33,7 @@ from linattn_core.decoder_spec import (
     TokenCoding,
 )
 from linattn_core.errors import expected, quote
-from linattn_core.native import address, mark_written
+from linattn_core.native import address, check_memory, mark_written
 from linattn_cpu import _native
 
 # For so many inputs, the sum of the products of 8 by 8 bits still fits into 32 bits.
@@ -88,7 +88,8 @@ class CpuDecoder(NativeDecoder):
         self._width = norm.weight.shape[0] if tokens is None else tokens.output.weight.shape[1]
         self._sequential = tokens is None
         self._begins = tokens is not None and tokens.start is not None
-        packing = _Packing()
+        packing, tensors = _Packing(), list(description.tensors())
+        check_memory(["weights"] * len(tensors), tensors)
         self._native = _native.Decoder(packing.model(description, weights), torch.get_num_threads())
 
     @property
@@ -133,10 +134,6 @@ class CpuDecoder(NativeDecoder):
         begins = self._begins
         self._run(inputs, length + begins, lengths, 0, begins, states, outputs)
         return outputs
-
-    @property
-    def continues_prompts(self) -> bool:
-        return True
 
     def read(
         self,
@@ -190,6 +187,7 @@ class CpuDecoder(NativeDecoder):
         steps: int = 1,
     ) -> None:
         # Variables keep possible copies alive until the call returns.
+        check_memory(("tokens", "lengths"), (inputs, lengths))
         inputs = inputs.resolve_neg().contiguous()
         positions = None if isinstance(position, int) else _positions(position, inputs.shape[0])
         lengths = None if lengths is None else lengths.contiguous()
@@ -228,6 +226,7 @@ def _check_memory(x: Tensor) -> None:
         got = f"{x.dtype} on {x.device} with strides {x.stride()}"
         advice = "convert it by .float(), .cpu() and .contiguous()"
         raise ValueError(expected("a state", "contiguous float32 on the CPU", got, advice))
+    check_memory(("state",), (x,))
 
 
 def _positions(positions: Tensor, batch: int) -> Tensor:

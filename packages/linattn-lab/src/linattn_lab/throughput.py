@@ -19,10 +19,9 @@ from linattn_models.decoding import (
     CompiledDecoder,
     Draws,
     SamplingParams,
-    check_length,
     choose_decoder,
     choose_method,
-    default_length,
+    read_prompt,
     start_draws,
 )
 from linattn_models.heads.base import token_shape
@@ -93,8 +92,7 @@ def generation_throughput(
         raise TypeError(expected("model", wanted, got, advice))
     batch = at_least("batch", batch, 1)
     method = choose_method(model, method)
-    length = default_length(model, length)
-    check_length(model, length)
+    length = read_prompt(model, batch, length=length).length
     chosen = choose_decoder(model, method, decoder, length, length)  # packed once, not timed
     decoder = chosen or "eager"
     generator = torch.Generator(model.device).manual_seed(seed)

@@ -104,9 +104,7 @@ class Linear(Attention):
         if self.decay is not None:
             one_of("decay", self.decay, DECAYS)
         fields_at_least(self, 0, "window_size")
-        if self.window_size > LONGEST_WINDOW:
-            wanted = f"at most {LONGEST_WINDOW:,}"
-            raise ValueError(expected("window_size", wanted, self.window_size))
+        _check_size("window_size", self.window_size)
         if self.decay_range is not None:
             object.__setattr__(self, "decay_range", _read_factors(self.decay_range, self.decay))
         object.__setattr__(self, "feature_map_options", _sorted_pairs(self.feature_map_options))
@@ -133,6 +131,7 @@ class Softmax(Attention):
 
     def __post_init__(self) -> None:
         fields_at_least(self, 0, "past_size")
+        _check_size("past_size", self.past_size)
 
     @property
     def cannot_step(self) -> str:
@@ -163,6 +162,8 @@ class Lsh(Attention):
     def __post_init__(self) -> None:
         fields_at_least(self, 1, "rounds", "chunk")
         object.__setattr__(self, "buckets", hash_buckets("buckets", self.buckets))
+        _check_size("rounds * buckets", self.rounds * self.buckets)
+        _check_size("chunk", self.chunk)
 
     @property
     def cannot_step(self) -> str:
@@ -211,6 +212,12 @@ def _unregistered(got: str) -> ValueError:
     wanted = f"one of {', '.join(map(repr, KINDS))}"
     advice = "import the module that passes it to linattn_models.register_attention"
     return ValueError(expected("the kind of attention", wanted, got, advice))
+
+
+def _check_size(name: str, size: int) -> None:
+    """Refuses what a file may hold and no memory does."""
+    if size > LONGEST_WINDOW:
+        raise ValueError(expected(name, f"at most {LONGEST_WINDOW:,}", size))
 
 
 def _read_factors(bounds: object, decay: str | None) -> tuple[float, float]:

@@ -32,7 +32,6 @@ class Hypotheses(NamedTuple):
 @torch.inference_mode()
 def search_beams(
     source: Stepper,
-    reader: Stepper,
     prompt: Prompt,
     width: int,
     stop: Tensor,
@@ -41,7 +40,7 @@ def search_beams(
     """The best `width` continuations of each prompt; see `GenerationMixin.beam_search`."""
     beam = _Beam(prompt, width, stop, penalty)
     if prompt.steps:
-        parameters, state = read_prompt_rows(source, reader, prompt, width)
+        parameters, state = read_prompt_rows(source, prompt, width)
         check = NanCheck()
         for step in range(prompt.steps):
             check.add(parameters)

@@ -19,12 +19,10 @@ from linattn_core.decoder_spec import (
 )
 from linattn_core.errors import expected
 from linattn_models.basics.validation import at_least, no_dropout, one_of
-from linattn_models.decoding.compiled_decoder import CompiledDecoder
-from linattn_models.decoding.compiled_transformer import CompiledTransformer
+from linattn_models.decoding.compiled_decoder import CompiledDecoder, CompiledTransformer
 from linattn_models.decoding.generate import TokenModel
-from linattn_models.decoding.graph import GraphDecoder, Invert
+from linattn_models.decoding.graph import CudaGraphRecorder, GraphDecoder, Invert, Recorder
 from linattn_models.decoding.prompts import Prompt
-from linattn_models.decoding.recorders import CudaGraphRecorder, Recorder
 from linattn_models.decoding.rows import Rerun, Stepper
 from linattn_models.layers.config import TransformerConfig
 from linattn_models.state import Cursor, DecodingState, check_end
@@ -177,7 +175,10 @@ def choose_source(
     method = choose_method(model, method)
     no_dropout(model.training, model.config.dropout)
     if method == "rerun":
-        prompt.check_stateless()
+        if prompt.state is not None or prompt.keeps_state:
+            advice = "pass method='stateful', or leave out state and return_state"
+            got = "method 'rerun', which runs all tokens again"
+            raise ValueError(expected("a state", "a model that steps", got, advice))
     else:
         require_whole(model)
     compiled = choose_decoder(model, method, decoder, prompt.steps, prompt.positions)

@@ -1,45 +1,134 @@
-"""Compiled decoders of tokens: packed weights, with the interface of the model."""
+"""Compiled decoders: packed weights, with the interface of the model, of vectors or of tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, NoReturn, TypeGuard, cast
 
 import torch
 from torch import Tensor
 
 from linattn_core.decoder_spec import NativeDecoder
 from linattn_core.errors import expected
+from linattn_models.attention.config import Linear
 from linattn_models.basics.validation import (
+    at_least,
+    check_vector_sequences,
+    check_vectors,
     lengths_within,
 )
-from linattn_models.decoding.compiled_transformer import Compiled, advance, layers_of
 from linattn_models.decoding.generate import GenerationMixin, TokenModel
 from linattn_models.decoding.prompts import Prompt
-from linattn_models.decoding.rows import Stepper
 from linattn_models.decoding.sampling import Draws, SamplingParams, Settings
 from linattn_models.heads import Head
-from linattn_models.heads.base import check_batch, check_sequences, check_step_shape
+from linattn_models.heads.base import check_sequences, check_step_shape
 from linattn_models.heads.settings import PerRow
+from linattn_models.layers.config import TransformerConfig
 from linattn_models.state import (
+    NOTHING,
     START,
-    Cursor,
     DecodingState,
     FixedState,
+    LayerState,
     check_end,
-    check_fits,
     check_parameters,
     check_positions,
+    check_prompts,
     known_parameters,
     less_one,
+    remember,
     room_for,
+    zero_states,
 )
 from linattn_models.weights.fingerprint import refuse_others
 
 # The most parameters that one call of several steps returns. With more of them, the time around a
 # call, which several steps save, hardly counts.
 _MOST_PARAMETERS = 1 << 15
+
+
+class Compiled:
+    """What decoders of tokens and of vectors share.
+
+    Attributes:
+        weights: the name of the dtype of the packed matrices.
+        native: the decoder with the packed weights; see `NativeDecoder`.
+    """
+
+    def __init__(
+        self, config: TransformerConfig, weights: str, native: NativeDecoder, device: torch.device
+    ) -> None:
+        self.weights = weights
+        self.native = native
+        self._config = config
+        self._device = device
+
+    @property
+    def config(self) -> TransformerConfig:
+        return self._config
+
+    @property
+    def device(self) -> torch.device:
+        return self._device
+
+    def __repr__(self) -> str:
+        packed = f"{self.weights} weights, {self.native.nbytes:,} bytes"
+        return f"{type(self).__name__}({packed}, {self.native.instruction_set})"
+
+    def __reduce__(self) -> NoReturn:
+        wanted, advice = "no copying or pickling", "save the model and call load_decoder(folder)"
+        raise TypeError(expected(f"a {type(self).__name__}", wanted, "one of them", advice))
+
+    def _zeros(self, batch: int) -> tuple[FixedState, ...]:
+        config = self._config
+        heads, dim = config.num_kv_heads or config.num_heads, config.head_dim
+        attention, sizes = cast(Linear, config.attention), (config.num_layers, batch, heads, dim)
+        gated = attention.decay == "gated"
+        return zero_states(*sizes, self._device, attention.window_size, gated)
+
+
+class CompiledTransformer(Compiled):
+    """The decoding interface of a `Transformer`: (B, E) -> (B, E); updates states in place.
+
+    Later changes of the model's weights do not reach it. Its results have no gradients.
+    """
+
+    def initial_state(self, batch: int, *, max_length: int | None = None) -> DecodingState:
+        """The state before the first position, as `Transformer.initial_state`."""
+        batch = at_least("batch", batch, 1)
+        if max_length is not None:
+            max_length = at_least("max_length", max_length, 1)
+        return DecodingState(self._zeros(batch), START, max_length)
+
+    def prefill(
+        self, x: Tensor, lengths: Tensor | None = None, *, max_length: int | None = None
+    ) -> tuple[Tensor, DecodingState]:
+        """As `Transformer.prefill`."""
+        check_vector_sequences(x, self.config.embed_dim)
+        self._check_place(x)
+        batch, length = x.shape[:2]
+        check_prompts(length, max_length)
+        if lengths is not None:
+            lengths_within("lengths", lengths, batch, length)
+            lengths = lengths.to(self.device, torch.int64)
+        layers = self._zeros(batch)
+        state = DecodingState(layers, START.after(length, lengths), max_length)
+        return self.native.prefill(x.detach(), lengths, layers), state
+
+    def step(self, x: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
+        """As `Transformer.step`, but always updates the state in place."""
+        check_vectors(x, self.config.embed_dim)
+        self._check_place(x)
+        state.check_step(x.shape[0])
+        self.native.check(layers_of(state), x.shape[0])
+        y, _ = self.native.step(x.detach(), state.position, layers_of(state), None)
+        return y, advance(state, None)
+
+    def _check_place(self, x: Tensor) -> None:
+        if x.dtype != torch.float32 or x.device != self.device:
+            got = f"{x.dtype} on {x.device}"
+            raise TypeError(expected("x", f"float32 on {self.device}", got, "convert it by .to()"))
 
 
 class CompiledDecoder(Compiled, GenerationMixin):
@@ -80,7 +169,6 @@ class CompiledDecoder(Compiled, GenerationMixin):
 
     @property
     def has_start(self) -> bool:
-        """Whether a start vector takes position 0."""
         return self._has_start
 
     @property
@@ -99,55 +187,70 @@ class CompiledDecoder(Compiled, GenerationMixin):
         *,
         max_length: int | None = None,
     ) -> tuple[Tensor, DecodingState]:
-        """As `AutoregressiveTransformer.prefill`; on a GPU, a state is continued in steps."""
+        """As `AutoregressiveTransformer.prefill`."""
         room = room_for(max_length, self._longest)
-        check_batch(self.head, tokens)
+        longest = less_one(room) if self.has_start else room
+        check_sequences(self.head, tokens, 0, longest if state is None else None)
         self._check_device(tokens)
-        if state is not None:
-            check_parameters(state, self.head.num_parameters)
-            refuse_others(state.fingerprint, self._fingerprint)
-            check_fits(state, DecodingState(self._zeros(1), START))
-            if state.batch != tokens.shape[0]:
-                wanted, got = f"sequences for the prompts' {tokens.shape[0]} rows", state.batch
-                raise ValueError(expected("state", wanted, got))
-            return self._continue(tokens, lengths, state.clone(), room)
-        batch, length = tokens.shape[:2]
-        check_sequences(self.head, tokens, 0, less_one(room) if self.has_start else room)
         if lengths is not None:
-            lengths_within("lengths", lengths, batch, length)
+            lengths_within("lengths", lengths, *tokens.shape[:2])
             lengths = lengths.to(self.device, torch.int64)
+        if state is None:
+            return self._begin(tokens, lengths, room)
+        check_parameters(state, self.head.num_parameters)
+        refuse_others(state.fingerprint, self._fingerprint)
+        state = state.clone()
+        self.native.check(layers_of(state), tokens.shape[0])
+        return self._continue(tokens, lengths, state, room)
+
+    def _begin(
+        self, tokens: Tensor, lengths: Tensor | None, room: int | None
+    ) -> tuple[Tensor, DecodingState]:
+        """`prefill` from the start."""
+        recent = remember(None, tokens, lengths, NOTHING)
         lengths = None if lengths is None else lengths + self.has_start
-        layers = self._zeros(batch)
-        inputs = length + self.has_start
+        layers = self._zeros(tokens.shape[0])
+        inputs = tokens.shape[1] + self.has_start
         if inputs:
             parameters = self.native.prefill(tokens, lengths, layers)
         else:
-            parameters = torch.zeros(batch, self.head.num_parameters, device=self.device)
+            parameters = torch.zeros(len(tokens), self.head.num_parameters, device=self.device)
         if lengths is not None and not self.has_start:
             parameters = parameters.masked_fill((lengths == 0).unsqueeze(1), 0.0)
         cursor = START.after(inputs, lengths)
-        return parameters, DecodingState(layers, cursor, room, parameters, self._fingerprint)
+        return parameters, DecodingState(
+            layers, cursor, room, parameters, self._fingerprint, recent
+        )
 
     def _continue(
         self, tokens: Tensor, lengths: Tensor | None, state: DecodingState, room: int | None
     ) -> tuple[Tensor, DecodingState]:
         """`prefill` from a state, which is updated in place."""
-        length = tokens.shape[1]
-        # Native code wants room for the padding, too, which rows of different lengths may lack.
-        fits = self._longest is None or state.cursor.furthest + length <= self._longest
-        if not (self.native.continues_prompts and fits):
-            return step_through(self, tokens, lengths, state, room)
-        lengths, before = check_continuation(self.head, tokens, lengths, state, room)
-        state = state.with_room(room)
-        if length == 0:
+        cursor = state.cursor.after(tokens.shape[1], lengths)
+        check_end(cursor, room)
+        state, recent = state.with_room(room), remember(state.recent, tokens, lengths)
+        before = known_parameters(state, tokens.shape[1], lengths)
+        if tokens.shape[1] == 0:
             return cast(Tensor, before), state
-        layers, position = layers_of(state), state.cursor.position
-        self.native.check(layers, state.batch)
-        parameters = self.native.read(tokens, lengths, position, layers)
+        parameters = self._read_tokens(tokens, lengths, state)
         if before is not None and lengths is not None:
             parameters = torch.where((lengths > 0).unsqueeze(1), parameters, before)
-        cursor = state.cursor.after(length, lengths)
-        return parameters, replace(state, cursor=cursor, parameters=parameters)
+        return parameters, replace(state, cursor=cursor, parameters=parameters, recent=recent)
+
+    def _read_tokens(self, tokens: Tensor, lengths: Tensor | None, state: DecodingState) -> Tensor:
+        """The parameters (B, P) after more tokens, of which each row has one or more, or none."""
+        layers, cursor = layers_of(state), state.cursor
+        if self._longest is None or cursor.furthest + tokens.shape[1] <= self._longest:
+            return self.native.read(tokens, lengths, cursor.position, layers)
+        # Padding would need positions that do not exist, so each row is read alone.
+        parameters = torch.zeros(len(tokens), self.head.num_parameters, device=self.device)
+        positions = cursor.rows(len(tokens)).tolist()
+        for row, count in enumerate(cast(Tensor, lengths).tolist()):
+            if count:
+                own = tuple(type(layer)(*(x[row : row + 1] for x in layer)) for layer in layers)
+                new = tokens[row : row + 1, :count]
+                parameters[row] = self.native.read(new, None, positions[row], own)[0]
+        return parameters
 
     def hold(self, state: DecodingState, owner: object) -> DecodingState:
         """The state in memory that the decoder reserves for `owner`, where that is faster.
@@ -156,7 +259,6 @@ class CompiledDecoder(Compiled, GenerationMixin):
         """
         layers = self.native.reserve(state.batch, owner)
         if layers is None:
-            self.native.check(layers_of(state), state.batch)
             return state
         for own, other in zip(layers, layers_of(state), strict=True):
             for x, y in zip(own, other, strict=True):
@@ -205,7 +307,6 @@ class CompiledDecoder(Compiled, GenerationMixin):
     def steps_and_draws(
         self, token: Tensor, state: DecodingState, draws: Draws, count: int
     ) -> tuple[Tensor, Tensor, DecodingState]:
-        """As `Stepper.steps_and_draws`, in one native call if that can draw so."""
         if not self.draws_inside(draws):
             parameters, state = self._step(token, state)
             drawn = draws.draw(self.head, parameters)
@@ -225,7 +326,6 @@ class CompiledDecoder(Compiled, GenerationMixin):
         return self._draws_inside and filters and not draws.reads_tokens
 
     def count_steps(self, state: DecodingState, draws: Draws, most: int) -> int:
-        """How many of `most` steps one call should make: 1 or more, as far as there is room."""
         if not state.batch or not self.draws_inside(draws):
             return 1
         few = _MOST_PARAMETERS // (state.batch * self.head.num_parameters)
@@ -269,49 +369,20 @@ class CompiledDecoder(Compiled, GenerationMixin):
         self.native.check(layers_of(state), token.shape[0])
 
 
-def check_continuation(
-    head: Head,
-    tokens: Tensor,
-    lengths: Tensor | None,
-    state: DecodingState,
-    room: int | None,
-) -> tuple[Tensor | None, Tensor | None]:
-    """The lengths as int64, and the parameters that rows without tokens keep, if there are any."""
-    check_sequences(head, tokens, 0, None)
-    if lengths is not None:
-        lengths_within("lengths", lengths, *tokens.shape[:2])
-        lengths = lengths.to(tokens.device, torch.int64)
-    check_end(state.cursor.after(tokens.shape[1], lengths), room)
-    return lengths, known_parameters(state, tokens.shape[1], lengths)
+def advance(state: DecodingState, parameters: Tensor | None, count: int = 1) -> DecodingState:
+    """The state `count` positions later, with the same memory."""
+    cursor = state.cursor.after(count, None)
+    return DecodingState(state.layers, cursor, state.max_length, parameters, state.fingerprint)
 
 
-def step_through(
-    decoder: Stepper,
-    tokens: Tensor,
-    lengths: Tensor | None,
-    state: DecodingState,
-    room: int | None,
-) -> tuple[Tensor, DecodingState]:
-    """As `AutoregressiveTransformer.prefill` from a state; updates the state in place."""
-    lengths, _ = check_continuation(decoder.head, tokens, lengths, state, room)
-    state = state.with_room(room)
-    for column, token in enumerate(tokens.unbind(1)):
-        rows = None if lengths is None else (lengths > column).nonzero().squeeze(1)
-        if rows is None or len(rows) == len(token):
-            _, state = decoder.step(token, state)
-        elif len(rows):
-            _, longer = decoder.step(token[rows], state.index_select(rows))
-            state = _replace_rows(state, rows, longer)
-    return cast(Tensor, state.parameters), state
+def layers_of(state: DecodingState) -> tuple[FixedState, ...]:
+    """The layers of a state; refuses those of other attention."""
+    layers = state.layers
+    if _are_fixed(layers):
+        return layers
+    wanted, got = "sums, with a window or without", f"a {type(layers[0]).__name__}"
+    raise TypeError(expected("a layer's state", wanted, got))
 
 
-def _replace_rows(state: DecodingState, rows: Tensor, other: DecodingState) -> DecodingState:
-    """The state with `rows` replaced by those of `other`; its layers are updated in place."""
-    for own, new in zip(layers_of(state), layers_of(other), strict=True):
-        for x, y in zip(own, new, strict=True):
-            x.index_copy_(0, rows, y)
-    position = state.cursor.rows(state.batch, rows.device).clone()
-    position[rows] = other.cursor.rows(len(rows), rows.device)
-    parameters = cast(Tensor, state.parameters).clone()
-    parameters[rows] = cast(Tensor, other.parameters)
-    return replace(state, cursor=Cursor.at(position), parameters=parameters)
+def _are_fixed(layers: tuple[LayerState, ...]) -> TypeGuard[tuple[FixedState, ...]]:
+    return all(isinstance(layer, FixedState) for layer in layers)

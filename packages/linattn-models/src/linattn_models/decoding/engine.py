@@ -12,7 +12,6 @@ from torch import Tensor
 from linattn_core.errors import expected
 from linattn_models.basics.memory import lacks_memory
 from linattn_models.basics.validation import at_least, no_dropout
-from linattn_models.decoding.compiled_decoder import CompiledDecoder
 from linattn_models.decoding.generate import GenerationMixin, TokenModel
 from linattn_models.decoding.requests import (
     FinishReason,
@@ -24,9 +23,9 @@ from linattn_models.decoding.requests import (
 )
 from linattn_models.decoding.rows import Places
 from linattn_models.decoding.stopping import RowStop
+from linattn_models.decoding.texts import contexts_of
 from linattn_models.heads.base import token_shape
-from linattn_models.state import DecodingState
-from linattn_models.weights.sharded import require_whole
+from linattn_models.state import RECENT, DecodingState, remember
 
 # Tokens of a prompt that are read between two steps: enough to be limited by arithmetic, few enough
 # that the steps of other rows wait little. All but the last chunk of a prompt have so many, so that
@@ -55,29 +54,34 @@ class _Row:
         request: the id of its request.
         index: its number among the samples of the request.
         task: the request.
+        start: the state after its prompt.
 
     Attributes:
         left: tokens that it may still draw.
+        last: the last tokens that it has drawn, if its state is returned.
     """
 
-    def __init__(self, request: int, index: int, task: Task) -> None:
+    def __init__(self, request: int, index: int, task: Task, start: DecodingState) -> None:
         self.request = request
         self.index = index
         self.task = task
         self.left = task.new_tokens
-        self._stop = None
-        if task.stop is not None:
-            self._stop = RowStop(task.stop, task.prompt[0].tolist(), task.state is not None)
+        self._stop = None if task.stop is None else RowStop(task.stop, contexts_of(start)[0])
+        self.start = start
+        self.last: list[Any] = []
 
     def take(self, tokens: list[Any]) -> tuple[list[Any], FinishReason | None]:
         """The new tokens up to the sequence's end, and why it ends; None if it goes on."""
-        tokens = tokens[: self.left]
+        tokens, stops = tokens[: self.left], False
         if self._stop is not None:
             for count, token in enumerate(tokens, 1):
-                if self._stop.add(token):
-                    return tokens[:count], "stop"
+                if stops := self._stop.add(token):
+                    tokens = tokens[:count]
+                    break
         self.left -= len(tokens)
-        return tokens, None if self.left else "length"
+        if self.task.return_state:
+            self.last = (self.last + tokens)[-RECENT:]
+        return tokens, "stop" if stops else None if self.left else "length"
 
 
 class ContinuousBatch:
@@ -118,7 +122,7 @@ class ContinuousBatch:
 
     def __init__(
         self,
-        decoder: CompiledDecoder | TokenModel,
+        decoder: GenerationMixin,
         max_num_seqs: int,
         max_num_batched_tokens: int | None = None,
         steps_per_call: int = 4,
@@ -128,9 +132,12 @@ class ContinuousBatch:
         most = least if max_num_batched_tokens is None else max_num_batched_tokens
         self.max_num_batched_tokens = at_least("max_num_batched_tokens", most, least)
         self.steps_per_call = at_least("steps_per_call", steps_per_call, 1)
+        if not isinstance(decoder, GenerationMixin):
+            wanted = "a CompiledDecoder or a model of tokens"
+            raise TypeError(expected("decoder", wanted, f"a {type(decoder).__name__}"))
+        if isinstance(decoder, TokenModel):
+            no_dropout(decoder.training, decoder.config.dropout)
         self.decoder: Any = decoder
-        if not isinstance(decoder, CompiledDecoder):
-            _check_model(decoder)
         self._start = _read_start(self.decoder)
         try:
             self._places = Places(decoder, self._start, self.max_num_seqs, decoder.device)
@@ -250,7 +257,8 @@ class ContinuousBatch:
 
     def _join(self, reading: _Reading) -> None:
         """Gives the sequences of a request their rows and first tokens."""
-        rows = [_Row(reading.request, i, reading.task) for i in range(reading.task.samples)]
+        task, start = reading.task, reading.state
+        rows = [_Row(reading.request, index, task, start) for index in range(task.samples)]
         parameters = cast(Tensor, reading.state.parameters)
         draws = reading.task.draws()
         tokens = draws.draw(self.decoder.head, parameters.expand(len(rows), -1))
@@ -304,32 +312,21 @@ class ContinuousBatch:
         """Ends a row, and frees its place."""
         state = None
         if row.task.return_state and reason != "abort":
-            state = self._step_alone(self._places.state_of(place), tokens[-1])
+            state = self._step_alone(self._places.state_of(place), row)
         self._outputs.append(Output(row.request, row.index, tokens, reason, state, logprobs))
         self._places.leave(place)
 
-    def _step_alone(self, state: DecodingState, token: Any) -> DecodingState:
+    def _step_alone(self, state: DecodingState, row: _Row) -> DecodingState:
         """The state of one sequence after its last token."""
-        last = torch.tensor([token], device=self.decoder.device)
-        state = cast(DecodingState, self.decoder.step(last, state)[1])
+        last = torch.tensor([row.last], device=self.decoder.device)
+        state = cast(DecodingState, self.decoder.step(last[:, -1], state)[1])
+        fingerprint, recent = self.decoder.fingerprint(), remember(row.start.recent, last)
         with torch.inference_mode(False):
             # Copied, because autograd refuses tensors made in inference mode.
-            return replace(state.clone(), fingerprint=self.decoder.fingerprint())
+            return replace(state, fingerprint=fingerprint, recent=recent).clone()
 
     def _abort_all(self, request: int, task: Task) -> None:
         self._outputs += [Output(request, i, [], "abort") for i in range(task.samples)]
-
-
-def _check_model(model: TokenModel) -> None:
-    """Refuses what does not step, as `generate` does."""
-    if not isinstance(model, GenerationMixin):
-        wanted = "a CompiledDecoder or a model of tokens"
-        raise TypeError(expected("decoder", wanted, f"a {type(model).__name__}"))
-    no_dropout(model.training, model.config.dropout)
-    require_whole(model)
-    if not model.can_step:
-        got = f"{model.config.attention} attention, which cannot"
-        raise ValueError(expected("decoder", "a model that steps", got))
 
 
 @torch.inference_mode()
@@ -337,4 +334,4 @@ def _read_start(decoder: Any) -> DecodingState:
     """The state of one sequence before its first token."""
     tokens = torch.zeros(1, 0, *token_shape(decoder.head), dtype=torch.int64, device=decoder.device)
     state: DecodingState = decoder.prefill(tokens)[1]
-    return DecodingState(state.layers, state.cursor, state.max_length, state.parameters)
+    return replace(state, fingerprint=None)

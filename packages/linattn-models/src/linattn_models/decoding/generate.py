@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from linattn_core.decoder_spec import DecoderDescription
 from linattn_core.errors import expected, near
-from linattn_models.basics.validation import in_range
+from linattn_models.basics.validation import as_int, boolean, in_range
 from linattn_models.decoding.beams import Hypotheses, check_beams, search_beams
-from linattn_models.decoding.prompts import ENDLESS, Count, Prompt, Tokens, read_prompt
-from linattn_models.decoding.rows import Rows, Stepper, read_prompt_rows
-from linattn_models.decoding.sampling import Draws, NanCheck, SamplingParams, Settings
-from linattn_models.decoding.stopping import Ends, Stop, read_stop, read_stop_tokens
+from linattn_models.decoding.prompts import (
+    ENDLESS,
+    MOST_SEQUENCES,
+    Count,
+    Prompt,
+    Tokens,
+    read_prompt,
+)
+from linattn_models.decoding.rows import Stepper
+from linattn_models.decoding.sampling import SamplingParams, Settings
+from linattn_models.decoding.stopping import Run, TokenStream, read_stop, read_stop_tokens
 from linattn_models.heads.settings import PerRow
 from linattn_models.heads.tokenizer import (
     check_tokenizer,
@@ -61,6 +67,12 @@ class Options(PromptOptions, total=False):
     progress: bool
 
 
+class StreamOptions(Options, total=False):
+    """Arguments of `stream`."""
+
+    text: bool
+
+
 # The fields of SamplingParams that have another name as arguments.
 _ARGUMENTS = {"seed": "seeds", "n": "num_samples"}
 
@@ -90,25 +102,28 @@ class GenerationMixin(Stepper):
         """The text of tokens, by the model's tokenizer; -1, which fills rows, is left out.
 
         Args:
-            tokens: (N,) integers, or (B, N); or a single one.
+            tokens: (N,) integers, or (B, N), or a list of rows of any lengths; or a single one.
 
         Returns:
-            A str for (N,), a list of B of them for (B, N).
+            A str for (N,), a list of them for rows.
 
         Raises:
             ValueError: a model without a tokenizer, or a token that it does not have.
             TypeError: not integers.
         """
         require_tokenizer("decode", self.tokenizer)
-        numbers = read_tokens(tokens)
-        if numbers.numel() and int(numbers.max()) >= self.head.levels:
-            wanted = f"tokens in 0..{self.head.levels - 1}, or -1"
-            raise ValueError(expected("tokens", wanted, int(numbers.max())))
+        if isinstance(tokens, list | tuple) and tokens and as_int(tokens[0]) is None:
+            return [self._decode_row(read_tokens(row, most_dims=1).tolist()) for row in tokens]
+        numbers = torch.atleast_1d(read_tokens(tokens))
         if numbers.ndim > 1:
-            return [self._decode_row(row) for row in numbers.tolist()]
-        return self._decode_row(torch.atleast_1d(numbers).tolist())
+            return list(map(self._decode_row, numbers.tolist()))
+        return self._decode_row(numbers.tolist())
 
     def _decode_row(self, row: list[int]) -> str:
+        largest = max(row, default=0)
+        if largest >= self.head.levels:
+            wanted = f"tokens in 0..{self.head.levels - 1}, or -1"
+            raise ValueError(expected("tokens", wanted, largest))
         return decode_tokens(self.tokenizer, [token for token in row if token >= 0])
 
     @property
@@ -217,17 +232,23 @@ class GenerationMixin(Stepper):
         The weights packed for "auto" and "compiled" stay in memory as long as the model does, and
         are packed again when the model has changed.
         """
-        run = self._plan("generate", batch, options)
+        _check_names("generate", options, Options)
+        run = self._plan(batch, options, streams=False)
         tokens = run.sequences.join(list(run))
         return (tokens, run.read_state()) if run.sequences.keeps_state else tokens
 
-    def stream(self, batch: int | None = None, **options: Unpack[Options]) -> TokenStream:
+    def stream(self, batch: int | None = None, **options: Unpack[StreamOptions]) -> TokenStream:
         """Yields the tokens of each step as soon as they are drawn.
 
         Step i yields the token at position prefix_lengths[b] + i of each row b. A row is -1 after
         it is complete, which happens earlier for longer prefixes, or has stopped.
 
         Args:
+            text: yield text in place of tokens, for a model with a `tokenizer`: what each step adds
+                to the text so far, in whole characters ("" inside of one), and after the last step
+                what no token completes. Then the prompt's text and these are the text of all
+                tokens. With `return_state`, the text of the stream that continues the state has a
+                character that is not whole.
             length, max_new_tokens: as for `generate`. Without them, a model with linear attention
                 and no `max_length` never stops, at a fixed cost per token; softmax attention needs
                 one of the three, to allocate its cache.
@@ -235,16 +256,22 @@ class GenerationMixin(Stepper):
 
         Yields:
             (B,) or (B, 3) int64, length - min(prefix_lengths) or max_new_tokens times, or until
-            all rows have stopped; B counts every sample.
+            all rows have stopped; B counts every sample. With `text`, a str for one sequence, a
+            list of B of them for more.
 
         Raises:
             ValueError, TypeError: as for `generate`: wrong arguments at the call, and on the CPU
                 NaN at the token where it occurs.
         """
+        _check_names("stream", options, StreamOptions)
+        boolean("text", options.get("text", False))
+        tokenizer = self.tokenizer if options.get("text") else None
+        if options.pop("text", False):
+            require_tokenizer("text", tokenizer)
         asked = options.get("length") is not None or options.get("max_new_tokens") is not None
         if not asked and self.max_length is None and not self.config.has_cache:
             options["length"] = ENDLESS
-        return TokenStream(self._plan("stream", batch, options))
+        return TokenStream(self._plan(batch, options, streams=True), tokenizer)
 
     def beam_search(
         self,
@@ -282,7 +309,7 @@ class GenerationMixin(Stepper):
         stops = read_stop_tokens(options.get("stop_tokens"), self.head)
         stop = torch.tensor(stops, dtype=torch.int64, device=self.device)
         prompt, source = self._read(batch, options)
-        tokens, scores = search_beams(source, self, prompt, num_beams, stop, length_penalty)
+        tokens, scores = search_beams(source, prompt, num_beams, stop, length_penalty)
         # Copied outside inference mode, because autograd refuses tensors made inside.
         return Hypotheses(tokens.clone(), scores.clone())
 
@@ -304,33 +331,32 @@ class GenerationMixin(Stepper):
         )
         return prompt, self.choose_source(options.get("method", "auto"), decoder, prompt)
 
-    def _plan(self, name: str, batch: int | None, options: Options) -> Run:
-        _check_names(name, options, Options)
+    def _plan(self, batch: int | None, options: Options, streams: bool) -> Run:
         given: dict[str, Any] = {**options}
-        fields = SamplingParams.__dataclass_fields__
-        names = {field: _ARGUMENTS.get(field, field) for field in fields}
-        params = SamplingParams(**{f: given[x] for f, x in names.items() if x in given})
-        seed_and_n = ("seeds", "num_samples")
+        names = {x: _ARGUMENTS.get(x, x) for x in SamplingParams.__dataclass_fields__}
+        params = SamplingParams(**{x: given[name] for x, name in names.items() if name in given})
         generator = options.get("generator")
-        settings = Settings(params, self.head, self.device, generator, seed_and_n)
+        settings = Settings(params, self.head, self.device, generator, ("seeds", "num_samples"))
         prompt, source = self._read(batch, options, options.get("return_state", False))
+        if settings.samples * prompt.batch > MOST_SEQUENCES:
+            wanted = f"at most {MOST_SEQUENCES:,} sequences in all"
+            got = f"{settings.samples} from each of {prompt.batch}"
+            raise ValueError(expected("num_samples", wanted, got))
         tokens, strings = options.get("stop_tokens"), options.get("stop_strings")
         stop = read_stop(tokens, strings, self.head, self.tokenizer)
         weights = self._source(options.get("decoder", "auto"))
         # Of the weights before the first step; they may have changed at the end.
         fingerprint = weights.fingerprint() if prompt.keeps_state else None
         positions = prompt.row_lengths + prompt.tokens_before.to(self.device)
-        draws = settings.draws(prompt.tokens, prompt.row_lengths, positions)
         return Run(
             source,
             prompt,
-            draws,
+            settings.draws(prompt.tokens, prompt.row_lengths, positions),
             settings.samples,
             stop,
-            reader=self,
             finish=partial(self._finish, fingerprint),
             progress=options.get("progress", False),
-            streams=name == "stream",
+            streams=streams,
         )
 
     def _own_state(self, state: DecodingState | None, decoder: Any) -> DecodingState | None:
@@ -374,116 +400,6 @@ class TokenModel(GenerationMixin):
     @abstractmethod
     def predict_next(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
         """(B, N) -> the parameters (B, P) for the token after each prompt, without a state."""
-
-
-class Run:
-    """One generation: iterating over it draws the tokens (B,) or (B, 3) of each step.
-
-    Rows that are complete still give tokens, which the caller ignores. Rows that have stopped
-    give -1 from then on, and the iteration ends when no row continues.
-
-    Args:
-        source: makes the steps.
-        prompt: the prompts.
-        draws: how tokens are drawn, for all samples.
-        samples: sequences that are drawn from each prompt, which is prefilled once and then forked.
-        stop: what ends a sequence before its last token; None for nothing.
-        reader: reads prompts that continue a state.
-        finish: makes the state that is returned of the one after the last tokens.
-        progress: whether to show a progress bar.
-        streams: whether each token is wanted as soon as it is drawn; if not, several steps may be
-            made at once.
-
-    Attributes:
-        sequences: the prompt of every sequence; samples of a prompt are consecutive rows.
-    """
-
-    def __init__(
-        self,
-        source: Stepper,
-        prompt: Prompt,
-        draws: Draws,
-        samples: int,
-        stop: Stop | None,
-        *,
-        reader: Stepper,
-        finish: Callable[[DecodingState], DecodingState],
-        progress: bool,
-        streams: bool,
-    ) -> None:
-        self.sequences = prompt.repeat(samples)
-        self._ends: Ends | None = None
-        self._source, self._reader = source, reader
-        self._prompt, self._samples = prompt, samples
-        self._draws = draws
-        self._stop = stop
-        self._finish = finish
-        self._progress = progress
-        self._streams = streams
-
-    @torch.inference_mode()
-    def __iter__(self) -> Iterator[Tensor]:
-        steps = self._prompt.steps
-        if steps == 0:
-            return
-        parameters, state = read_prompt_rows(
-            self._source, self._reader, self._prompt, self._samples
-        )
-        first = self._draws.draw(self._source.head, parameters)
-        rows = Rows(self._source, state, first, self._draws)
-        rows.hold()
-        if self._stop is not None or self._prompt.keeps_state:
-            self._ends = Ends(self._stop or Stop(), self.sequences, rows)
-        # Several steps are made at once where nothing reads a token before the next is drawn.
-        is_single, check = self._streams or self._ends is not None, NanCheck()
-        made, tokens, step = parameters.unsqueeze(0), first.unsqueeze(0), 0
-        with tqdm(total=steps, desc="generate", unit="step", disable=not self._progress) as bar:
-            while True:
-                for own, token in zip(made, tokens, strict=True):
-                    check.add(own)
-                    yield token if self._ends is None else self._ends.spread()
-                    bar.update()
-                step += len(tokens)
-                goes_on = self._ends is None or self._ends.end(step - 1)
-                if not goes_on or step == steps:
-                    break
-                made, tokens = rows.advance(1 if is_single else steps - step)
-        check.finish()
-
-    def read_state(self) -> DecodingState:
-        """The state of every sequence after its tokens so far; a copy."""
-        with torch.inference_mode():
-            state = None if self._ends is None else self._ends.state()
-        if state is None:
-            wanted, advice = "one token that was drawn", "prefill returns the state of prompts"
-            raise ValueError(expected("the state of a stream", wanted, "none", advice))
-        return self._finish(state)
-
-
-class TokenStream(Iterator[Tensor]):
-    """The tokens of each step, as soon as they are drawn; what `stream` returns."""
-
-    def __init__(self, run: Run) -> None:
-        # Copied outside inference mode, because autograd refuses tensors made inside.
-        self._tokens = (run.sequences.hide_complete(step, token) for step, token in enumerate(run))
-        self._run = run
-
-    def __next__(self) -> Tensor:
-        return next(self._tokens)
-
-    @property
-    def state(self) -> DecodingState:
-        """The state after the last token that was yielded; the stream can go on.
-
-        Raises:
-            ValueError: a stream without `return_state=True`, or without a token so far.
-
-        Cost: one step.
-        """
-        if not self._run.sequences.keeps_state:
-            wanted = "True for the state of a stream"
-            raise ValueError(expected("return_state", wanted, False, "pass it to stream"))
-        return self._run.read_state()
 
 
 def _check_names(call: str, options: Any, known: Any) -> None:

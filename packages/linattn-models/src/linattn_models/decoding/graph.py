@@ -13,20 +13,20 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import cast
+from typing import Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from linattn_core import registry
 from linattn_core.decoder_spec import (
+    CannotCompile,
     DecoderDescription,
     DecoderState,
     Draw,
     NativeDecoder,
 )
 from linattn_core.errors import expected
-from linattn_models.decoding.recorders import EagerRecorder, Recorder
 from linattn_models.decoding.torch_step import TorchStep
 from linattn_models.heads.base import at_least_single
 
@@ -34,12 +34,114 @@ from linattn_models.heads.base import at_least_single
 _FREE_SLOTS = 4
 # Up to so many rows, new slots have a power of two of them: a step of more takes longer with each.
 _FEW_ROWS = 64
+# How often the work runs before it is recorded, so that libraries load kernels and allocate memory.
+_WARM_UPS = 2
 
+Result = TypeVar("Result")
 States = Sequence[DecoderState]
 # The parameters (B, P), or vectors (B, E), and the tokens that were drawn.
 Stepped = tuple[Tensor, Tensor | None]
 # The method `invert` of a head.
 Invert = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+_one_recording = threading.Lock()
+
+
+class Recorder(Protocol):
+    """Makes work that runs many times cheap to run.
+
+    Attributes:
+        name: shown in a decoder's `repr`.
+    """
+
+    name: str
+
+    def record(self, work: Callable[[], Result]) -> Callable[[], Result]:
+        """A function that runs `work` again and returns its results.
+
+        The next run may overwrite the results. Recording may run the work any number of times.
+        """
+
+    def wait(self) -> None:
+        """Makes later work on the current stream wait for the last run of any recording."""
+
+    def release(self, tensors: Sequence[Tensor]) -> None:
+        """Makes sure that memory of the tensors is not reused before the last run has finished."""
+
+
+class EagerRecorder:
+    """Records nothing and calls the work each time, on any device; for tests and debugging."""
+
+    name = "unrecorded"
+
+    def record(self, work: Callable[[], Result]) -> Callable[[], Result]:
+        return work
+
+    def wait(self) -> None:
+        """Does nothing: there is one stream."""
+
+    def release(self, tensors: Sequence[Tensor]) -> None:
+        """Does nothing: no run is pending."""
+
+
+class CudaGraphRecorder:
+    """Records CUDA graphs; each run is one launch on the current stream.
+
+    Args:
+        device: where the tensors of the work are.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        if device.type != "cuda":
+            advice = "move the model by .cuda(), or compile_decoder packs it for the CPU"
+            raise CannotCompile(expected("a CUDA graph", "weights on a CUDA GPU", device, advice))
+        if not torch.cuda.is_available():
+            got = f"torch {torch.__version__}, which finds no CUDA GPU"
+            advice = "install torch for CUDA and a driver, or decode on the CPU"
+            raise CannotCompile(expected("a CUDA graph", f"a GPU for {device}", got, advice))
+        self.device = device
+        self._stream: torch.cuda.Stream | None = None
+        self._last: torch.cuda.Stream | None = None
+        self.name = f"CUDA graphs on {torch.cuda.get_device_name(device)}"
+
+    def record(self, work: Callable[[], Result]) -> Callable[[], Result]:
+        # One recording at a time in the whole process: torch synchronizes the device before it
+        # records, which CUDA forbids while any stream is being recorded.
+        with _one_recording, torch.cuda.device(self.device):
+            # One stream for all recordings: libraries keep scratch memory for each stream.
+            stream = self._stream = self._stream or torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                for _ in range(_WARM_UPS):
+                    work()
+            torch.cuda.current_stream().wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            # thread_local: other threads may allocate memory during the recording.
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                result = work()
+
+        def run() -> Result:
+            graph.replay()
+            return result
+
+        return run
+
+    def wait(self) -> None:
+        """If the last run was on another stream, the current stream waits for it.
+
+        This holds for the last run of any recording, because all share libraries' scratch memory.
+        """
+        stream = torch.cuda.current_stream(self.device)
+        if self._last is not None and stream != self._last:
+            stream.wait_stream(self._last)
+        self._last = stream
+
+    def release(self, tensors: Sequence[Tensor]) -> None:
+        """Keeps their memory from being reused before the last run has finished."""
+        if self._last is not None:
+            for tensor in tensors:
+                tensor.record_stream(self._last)
 
 
 class GraphDecoder(NativeDecoder):
@@ -78,9 +180,36 @@ class GraphDecoder(NativeDecoder):
         """The name of the recorder, such as "CUDA graphs on ..."."""
         return self._recorder.name
 
+    def check(self, states: States, batch: int) -> None:
+        model, device = self._torch_step.model, self._torch_step.device
+        if len(states) != len(model.layers):
+            advice = "the state comes from another model"
+            layers = f"{len(model.layers)} layers"
+            raise ValueError(expected("the state", layers, len(states), advice))
+        shapes = model.state_shapes(batch)
+        for state in states:
+            got_shapes = [tuple(x.shape) for x in state]
+            if got_shapes != shapes:
+                raise ValueError(expected("a layer's state", shapes, got_shapes))
+            for x in state:
+                if x.dtype != torch.float32 or x.device != device:
+                    got = f"{x.dtype} on {x.device}"
+                    advice = f"convert it by .to({str(device)!r}, torch.float32)"
+                    raise ValueError(expected("a state", f"float32 on {device}", got, advice))
+
     def prefill(self, inputs: Tensor, lengths: Tensor | None, states: States) -> Tensor:
+        return self._prefill(inputs, lengths, states, None)
+
+    def read(
+        self, tokens: Tensor, lengths: Tensor | None, position: int | Tensor, states: States
+    ) -> Tensor:
+        return self._prefill(tokens, lengths, states, position)
+
+    def _prefill(
+        self, inputs: Tensor, lengths: Tensor | None, states: States, position: int | Tensor | None
+    ) -> Tensor:
         with torch.no_grad():
-            outputs, final_states = self._torch_step.prefill(inputs, lengths)
+            outputs, final_states = self._torch_step.prefill(inputs, lengths, states, position)
             _copy(final_states, states)
         return outputs
 
@@ -94,7 +223,6 @@ class GraphDecoder(NativeDecoder):
         with self._lock, torch.no_grad():
             slot = reserved = self._slot_of(states)
             if slot is None:
-                self._check(states, position, inputs.shape[0])
                 slot = self._free_slot(inputs.shape[0])
                 slot.take_rows(inputs.shape[0])
             parameters, tokens = slot.step(states, inputs, position, draw)
@@ -136,26 +264,6 @@ class GraphDecoder(NativeDecoder):
         size = 1 << (batch - 1).bit_length() if 0 < batch <= _FEW_ROWS else batch
         self._slots.append(_Slot(self._torch_step, self._invert, recorder, size))
         return self._slots[-1]
-
-    def _check(self, states: States, position: int | Tensor, batch: int) -> None:
-        model, device = self._torch_step.model, self._torch_step.device
-        if len(states) != len(model.layers):
-            advice = "the state comes from another model"
-            layers = f"{len(model.layers)} layers"
-            raise ValueError(expected("the state", layers, len(states), advice))
-        shapes = model.state_shapes(batch)
-        for state in states:
-            got_shapes = [tuple(x.shape) for x in state]
-            if got_shapes != shapes:
-                raise ValueError(expected("a layer's tensors", shapes, got_shapes))
-            for x in state:
-                if x.dtype != torch.float32 or x.device != device:
-                    got = f"{x.dtype} on {x.device}"
-                    advice = f"convert it by .to({str(device)!r}, torch.float32)"
-                    raise ValueError(expected("a state", f"float32 on {device}", got, advice))
-        if isinstance(position, Tensor) and position.shape != (batch,):
-            got = f"shape {tuple(position.shape)}"
-            raise ValueError(expected("a state's positions", f"{batch} integers", got))
 
 
 class _Slot:

@@ -22,6 +22,8 @@ from linattn_models.state import DecodingState
 Count = int | Sequence[int] | Tensor
 # The most tokens of a sequence: more than any program draws.
 ENDLESS = 1 << 48
+# More sequences than any program draws side by side.
+MOST_SEQUENCES = 1 << 20
 # (B, P) or (B, P, 3) tokens; an array of them; the tokens of each sequence; or texts.
 Tokens = Tensor | Sequence[Any]
 
@@ -86,21 +88,15 @@ class Prompt:
     has_start: bool = True
     continues: bool = False
 
-    @classmethod
-    def of(cls, tokens: Tensor, length: int) -> Prompt:
-        """The prompt of (B, P) or (B, P, 3) tokens, all of them known."""
-        return cls(tokens, None, length, length - tokens.shape[1])
-
     @property
     def batch(self) -> int:
         """B, the sequences."""
         return self.tokens.shape[0]
 
     @property
-    def rows(self) -> list[list[int]]:
-        """The tokens of each row's prefix."""
-        pairs = zip(self.tokens.tolist(), self.row_lengths.tolist(), strict=True)
-        return [row[:length] for row, length in pairs]
+    def owes_text(self) -> list[bool]:
+        """Whether each row begins as `TextParts` says: it continues a state without a prefix."""
+        return [self.continues and not length for length in self.row_lengths.tolist()]
 
     @property
     def row_lengths(self) -> Tensor:
@@ -131,19 +127,18 @@ class Prompt:
 
     @property
     def known(self) -> tuple[Tensor, Tensor | None]:
-        """The tokens and lengths to prefill; of a complete row without its last token."""
+        """The tokens and lengths to prefill.
+
+        Of a complete row without its last token, which may have no position; all of them where its
+        state is wanted.
+        """
+        if self.keeps_state:
+            return self.tokens, self.lengths
         tokens = self.tokens[:, : self.length - 1]
         whole = self.tokens.shape[1]
         if self.lengths is None and (self.ends is None or bool((self.ends > whole).all())):
             return tokens, None
         return tokens, self.row_lengths.minimum(self.row_ends - 1).clamp(min=0)
-
-    def check_stateless(self) -> None:
-        """Refuses `state` and `return_state`, for methods without a state."""
-        if self.state is not None or self.keeps_state:
-            advice = "pass method='stateful', or leave out state and return_state"
-            got = "method 'rerun', which runs all tokens again"
-            raise ValueError(expected("a state", "a model that steps", got, advice))
 
     def repeat(self, times: int) -> Prompt:
         """Each row repeated `times` times, in consecutive rows; without its state."""
@@ -192,14 +187,20 @@ class Prompt:
 def read_prompt(
     source: TokenSource,
     batch: int | None,
-    prefix: Tokens | None,
-    prefix_lengths: Tensor | None,
-    length: Count | None,
-    max_new_tokens: Count | None,
-    state: DecodingState | None,
+    prefix: Tokens | None = None,
+    prefix_lengths: Tensor | None = None,
+    length: Count | None = None,
+    max_new_tokens: Count | None = None,
+    state: DecodingState | None = None,
     keeps_state: bool = False,
+    room: int | None = None,
 ) -> Prompt:
-    """The prompt of the arguments of `generate`, checked."""
+    """The prompt of the arguments of `generate`, checked.
+
+    Args:
+        room: positions that a state may have, for a batch that allocates them once; None for those
+            of the model.
+    """
     if state is not None and not isinstance(state, DecodingState):
         raise TypeError(expected("state", "a DecodingState", f"a {type(state).__name__}"))
     boolean("return_state", keeps_state)
@@ -210,36 +211,47 @@ def read_prompt(
         batch = state.batch if batch is None else batch
         if batch != state.batch:
             raise ValueError(expected("state", f"{batch} sequences", state.batch))
-    if not (prefix is None or isinstance(prefix, Tensor)):
-        rows = _encode_texts(source.tokenizer, prefix)
-        prefix, prefix_lengths = _as_tensors(rows, prefix_lengths, source.device)
-    prefix = _check_prefix(source, batch, prefix, prefix_lengths)
-    tokens, lengths = _pad(prefix, prefix_lengths)
-    check_tokens(source.head, tokens, what="prefix")
+    tokens, lengths = read_prefix(source, batch, prefix, prefix_lengths)
     known = torch.full((len(tokens),), tokens.shape[1]) if lengths is None else lengths.cpu()
-    ends = _read_ends(source, known, length, max_new_tokens, state, keeps_state)
+    ends = _read_ends(source, known, length, max_new_tokens, state, keeps_state, room)
     steps = ends - known
     low, high = (int(bound) for bound in steps.aminmax())
     longest = int(ends.max())
     is_same = bool((ends == longest).all())
-    prompt = Prompt(
+    if keeps_state and not high:
+        wanted = "more tokens than the prefixes have with return_state"
+        advice = "prefill returns the state of prompts"
+        raise ValueError(expected("length", wanted, longest, advice))
+    return Prompt(
         tokens,
         lengths,
         longest,
         high,
-        None if is_same else ends.to(tokens.device),
+        None if is_same else ends.to(source.device),
         low == high,
         state,
         keeps_state,
         source.has_start,
         state is not None,
     )
-    if keeps_state and not high:
-        wanted = "more tokens than the prefixes have with return_state"
-        raise ValueError(
-            expected("length", wanted, longest, "prefill returns the state of prompts")
-        )
-    return prompt
+
+
+def read_prefix(
+    source: TokenSource,
+    batch: int | None,
+    prefix: Tokens | None,
+    lengths: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """The tokens (B, P) or (B, P, 3), 0 past a row's length, and the lengths; None if all are P."""
+    if isinstance(prefix, Tensor) and prefix.device != source.device:
+        where = f"tokens on the model's {source.device}"
+        raise ValueError(expected("prefix", where, prefix.device, "move one of them by .to()"))
+    if not (prefix is None or isinstance(prefix, Tensor)):
+        prefix, lengths = _as_tensors(_encode_texts(source.tokenizer, prefix), lengths)
+    tokens, lengths = _pad(_check_prefix(source.head, batch, prefix, lengths), lengths)
+    check_tokens(source.head, tokens, what="prefix")  # on the CPU, where lists still are
+    tokens = tokens.to(source.device)
+    return tokens, None if lengths is None else lengths.to(source.device)
 
 
 def _read_ends(
@@ -249,10 +261,12 @@ def _read_ends(
     max_new_tokens: Count | None,
     state: DecodingState | None,
     keeps_state: bool,
+    room: int | None,
 ) -> Tensor:
     """The tokens (B,) of each whole sequence, on the CPU; an error if no row has room for all."""
     before = count_tokens(state, len(known), source.has_start)
     needs_more = keeps_state and source.has_start  # a position, to read the last token
+    longest = min((most for most in (source.longest, room) if most is not None), default=None)
     if max_new_tokens is not None:
         if length is not None:
             got = f"length={quote(length)}"
@@ -261,16 +275,15 @@ def _read_ends(
     elif length is not None:
         ends = _read_counts("length", length, len(known))
     else:
-        taken = before + int(needs_more and source.longest is not None)
-        ends = default_length(source, None, int(taken.min())) + int(taken.min()) - taken
-        ends = ends.clamp(min=0)
-    if source.longest is not None:
-        room = source.longest - int(needs_more) - before
-        if bool((ends > room).all()):
-            row = int((ends - room).argmin())
+        taken = before + int(needs_more and longest is not None)
+        ends = (_default_length(source, int(taken.min())) - taken).clamp(min=0)
+    if longest is not None:
+        most = longest - int(needs_more) - before
+        if bool((ends > most).all()):
+            row = int((ends - most).argmin())
             prefix = None if max_new_tokens is None else int(known[row])
-            check_length(source, int(ends[row]), int(before[row]), needs_more, prefix)
-        ends = ends.minimum(room)
+            raise _too_long(longest, int(ends[row]), int(before[row]), needs_more, prefix)
+        ends = ends.minimum(most)
     if bool((known > ends).any()):
         row = int((known - ends).argmax())
         wanted = f"at most the {int(ends[row])} tokens of a whole sequence"
@@ -299,40 +312,31 @@ def _read_count(name: str, value: object) -> int:
     return count
 
 
-def default_length(source: TokenSource, length: int | None, before: int = 0) -> int:
-    """The length; by default the model's `max_length` less the tokens that a state has read."""
-    if length is not None:
-        return at_least("length", length, 1)
+def _default_length(source: TokenSource, before: int) -> int:
+    """The model's `max_length`, if it is more than a state has read."""
     if source.max_length is None:
         advice = "pass it, as the model has no max_length"
         raise ValueError(expected("length", "a number of tokens", None, advice))
     if source.max_length <= before:
         wanted = f"a number of tokens where a state has read max_length {source.max_length}"
         raise ValueError(expected("length", wanted, None, "pass length"))
-    return source.max_length - before
+    return source.max_length
 
 
-def check_length(
-    source: TokenSource,
-    length: int,
-    before: int = 0,
-    needs_more: bool = False,
-    known: int | None = None,
-) -> None:
-    """Refuses a length for which the model has too few positions.
+def _too_long(
+    longest: int, length: int, before: int, needs_more: bool, known: int | None
+) -> ValueError:
+    """The error for a length for which there are too few positions.
 
     Args:
         needs_more: whether the state that is returned takes a position, too.
-        known: tokens of the longest prefix, where the others are `max_new_tokens`.
+        known: tokens of the prefix, where the others are `max_new_tokens`.
     """
-    longest = source.longest
-    if longest is not None and length + before + needs_more > longest:
-        wanted = f"at most the model's {longest} positions"
-        name = "length" if known is None else "max_new_tokens"
-        got = f"{length}" if known is None else f"{length - known} after a prefix of {known}"
-        got += f" after the {before} of the state" if before else ""
-        got += ", and one more for the state that is returned" if needs_more else ""
-        raise ValueError(expected(name, wanted, got))
+    name = "length" if known is None else "max_new_tokens"
+    got = f"{length}" if known is None else f"{length - known} after a prefix of {known}"
+    got += f" after the {before} of the state" if before else ""
+    got += ", and one more for the state that is returned" if needs_more else ""
+    return ValueError(expected(name, f"at most the model's {longest} positions", got))
 
 
 def count_tokens(state: DecodingState | None, batch: int, has_start: bool) -> Tensor:
@@ -365,10 +369,8 @@ def _encode_texts(tokenizer: Any, prefix: Sequence[Any]) -> Sequence[Any]:
     return [encode_text(tokenizer, text) for text in texts]
 
 
-def _as_tensors(
-    prefix: Sequence[Any], lengths: Tensor | None, device: torch.device
-) -> tuple[Tensor, Tensor | None]:
-    """An array or lists as tokens and lengths on the model's device."""
+def _as_tensors(prefix: Sequence[Any], lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """An array or lists as tokens and lengths, on the CPU."""
     is_array = hasattr(prefix, "__array__")
     if lengths is not None and not is_array:
         advice = "pass lists of each sequence's own length"
@@ -377,11 +379,10 @@ def _as_tensors(
         raise ValueError(expected("prefix", "at least one list of tokens", quote(prefix)))
     try:
         if is_array:
-            return as_tokens(prefix, device), lengths
-        rows = [as_tokens(row, device) for row in prefix]
+            return _as_tokens(prefix), lengths
+        rows = list(map(_as_tokens, prefix))
         if all(row.ndim for row in rows):
-            padded = pad_sequence(rows, batch_first=True)
-            return padded, torch.tensor([len(row) for row in rows], device=device)
+            return pad_sequence(rows, batch_first=True), torch.tensor([*map(len, rows)])
     except (TypeError, ValueError, RuntimeError, IndexError) as error:
         wanted = "a tensor, an array, or a list of tokens for each sequence"
         raise TypeError(expected("prefix", wanted, quote(prefix), quote(error))) from None
@@ -389,35 +390,31 @@ def _as_tensors(
     raise TypeError(expected("prefix", wanted, quote(prefix), advice))
 
 
-def as_tokens(row: Any, device: torch.device) -> Tensor:
-    """An array or a list of tokens as int64 on the device; TypeError for numbers of other kinds."""
-    tokens = torch.as_tensor(row, device=device)
+def _as_tokens(row: Any) -> Tensor:
+    """An array or a list of tokens as int64; TypeError for numbers of other kinds."""
+    tokens = torch.as_tensor(row, device="cpu")
     if tokens.numel() and (tokens.is_floating_point() or tokens.dtype == torch.bool):
         raise TypeError("no tokens")
     return tokens.long()
 
 
 def _check_prefix(
-    source: TokenSource,
-    batch: int | None,
-    prefix: Tensor | None,
-    prefix_lengths: Tensor | None,
+    head: Head, batch: int | None, prefix: Tensor | None, prefix_lengths: Tensor | None
 ) -> Tensor:
     """The prefix, which must fit; an empty one for None."""
     if batch is not None:
         batch = at_least("batch", batch, 1)
-    extra = token_shape(source.head)
+        if batch > MOST_SEQUENCES:
+            raise ValueError(expected("batch", f"at most {MOST_SEQUENCES:,}", batch))
+    extra = token_shape(head)
     if prefix is None:
         if prefix_lengths is not None:
             advice = "pass both or neither"
             raise ValueError(expected("prefix_lengths", "a prefix beside them", "none", advice))
-        return torch.empty(batch or 1, 0, *extra, dtype=torch.int64, device=source.device)
+        return torch.empty(batch or 1, 0, *extra, dtype=torch.int64)
     if prefix.ndim != 2 + len(extra) or tuple(prefix.shape[2:]) != extra:
         shape = f"shape ({', '.join(map(str, ('batch', 'length', *extra)))})"
         raise ValueError(expected("prefix", shape, tuple(prefix.shape)))
-    if prefix.device != source.device:
-        where = f"tokens on the model's {source.device}"
-        raise ValueError(expected("prefix", where, prefix.device, "move one of them by .to()"))
     if prefix.shape[0] < 1 or batch not in (None, prefix.shape[0]):
         raise ValueError(expected("prefix", f"{batch or 'at least 1'} rows", prefix.shape[0]))
     return prefix

@@ -12,12 +12,11 @@ from torch import Tensor
 from linattn_core.errors import expected, quote, rename_subject, subject_of
 from linattn_models.basics.validation import at_least
 from linattn_models.decoding.generate import GenerationMixin
-from linattn_models.decoding.prompts import ENDLESS, as_tokens, read_prompt
+from linattn_models.decoding.prompts import ENDLESS, read_prompt
 from linattn_models.decoding.sampling import Draws, SamplingParams, Settings
 from linattn_models.decoding.stopping import Stop, read_stop
 from linattn_models.heads import Categorical
-from linattn_models.heads.base import at_least_single, check_tokens, token_shape
-from linattn_models.heads.tokenizer import encode_text, require_tokenizer
+from linattn_models.heads.base import at_least_single
 from linattn_models.state import DecodingState, check_fits, check_parameters
 from linattn_models.weights.fingerprint import refuse_others
 
@@ -163,14 +162,18 @@ def read_request(source: GenerationMixin, request: Request, start: DecodingState
 def _read(source: GenerationMixin, request: Request, start: DecodingState) -> Task:
     state = _read_state(source, request.state, start)
     settings = _read_settings(source, request.sampling)
-    prefix = _read_tokens(source, request.prompt)
-    prompt = read_prompt(source, 1, prefix, None, request.length, None, state, request.return_state)
+    prompt = read_prompt(
+        source,
+        1,
+        _as_prefix(request.prompt),
+        length=request.length,
+        state=state,
+        keeps_state=request.return_state,
+        room=start.max_length,
+    )
     if not prompt.steps:
         wanted = f"more tokens than the {prompt.length} of the prompt"
         raise ValueError(expected("length", wanted, prompt.length))
-    if start.max_length is not None and prompt.positions > start.max_length:
-        wanted = f"at most the {start.max_length} positions of the batch's caches"
-        raise ValueError(expected("length", wanted, prompt.positions))
     stop = read_stop(request.stop_tokens, request.stop_strings, source.head, source.tokenizer)
     position = int(prompt.row_lengths[0]) + int(prompt.tokens_before[0])
     return Task(
@@ -185,26 +188,13 @@ def _read(source: GenerationMixin, request: Request, start: DecodingState) -> Ta
     )
 
 
-def _read_tokens(source: GenerationMixin, prompt: object) -> Tensor | None:
-    """The prompt as a batch of one; None where it is empty."""
-    if isinstance(prompt, str):
-        require_tokenizer("prompt", source.tokenizer)
-        prompt = encode_text(source.tokenizer, prompt)
-    if not isinstance(prompt, Tensor):
-        try:
-            prompt = as_tokens(prompt, torch.device("cpu"))
-        except (TypeError, ValueError, RuntimeError, IndexError) as error:
-            wanted = "a text, or a list, an array or a tensor of tokens"
-            raise TypeError(expected("prompt", wanted, quote(prompt), quote(error))) from None
-        if prompt.shape[:1] == (0,):
-            return None
-        # On an accelerator, a token that has no row in the table would end the process.
-        check_tokens(source.head, prompt, what="prompt")
-    extra = token_shape(source.head)
-    if prompt.ndim != 1 + len(extra) or tuple(prompt.shape[1:]) != extra:
-        shape = f"shape (length{', 3' if extra else ','})"
-        raise ValueError(expected("prompt", shape, tuple(prompt.shape)))
-    return prompt.to(source.device).unsqueeze(0)
+def _as_prefix(prompt: Any) -> list[Any] | None:
+    """The prompt as the prefixes of a batch of one; None where it is empty."""
+    try:
+        return [prompt] if len(prompt) else None
+    except TypeError:
+        wanted = "a text, or a list, an array or a tensor of tokens"
+        raise TypeError(expected("prompt", wanted, quote(prompt))) from None
 
 
 def _read_state(
@@ -212,11 +202,9 @@ def _read_state(
 ) -> DecodingState | None:
     if state is None:
         return None
-    if not isinstance(state, DecodingState):
-        raise TypeError(expected("state", "a DecodingState", f"a {type(state).__name__}"))
+    check_fits(state, start)
     if state.fingerprint is not None:
         refuse_others(state.fingerprint, source.fingerprint())
-    check_fits(state, start)
     check_parameters(state, source.head.num_parameters)
     if state.cursor.furthest > ENDLESS:
         raise ValueError(expected("state", f"at most {ENDLESS} positions", state.cursor.furthest))

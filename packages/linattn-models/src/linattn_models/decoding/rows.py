@@ -14,7 +14,14 @@ from linattn_models.decoding.prompts import Prompt
 from linattn_models.decoding.sampling import Draws, SamplingParams, start_draws
 from linattn_models.heads import Head
 from linattn_models.heads.base import token_shape
-from linattn_models.state import START, Cursor, DecodingState, LayerState
+from linattn_models.state import (
+    NOTHING,
+    START,
+    Cursor,
+    DecodingState,
+    LayerState,
+    remember,
+)
 
 # Native products of a multiple of 4 rows sum in one order, whatever the rows; blocks of them have
 # at most 128 rows.
@@ -113,20 +120,11 @@ class Rows:
         self.draws.select_rows(rows)
 
 
-def read_prompt_rows(
-    source: Stepper, reader: Stepper, prompt: Prompt, samples: int
-) -> tuple[Tensor, DecodingState]:
-    """The parameters after each prompt, and a state that nothing else uses, `samples` times each.
-
-    Args:
-        reader: reads prompts that continue a state, which a decoder may read step by step.
-    """
+def read_prompt_rows(source: Stepper, prompt: Prompt, samples: int) -> tuple[Tensor, DecodingState]:
+    """The parameters after each prompt, and a state of its own, `samples` times each."""
     tokens, lengths = prompt.known
-    if prompt.state is None:
-        parameters, state = source.prefill(tokens, lengths, max_length=prompt.positions)
-    else:
-        before = prompt.state.detach().clone()
-        parameters, state = reader.prefill(tokens, lengths, before, max_length=prompt.positions)
+    before = None if prompt.state is None else prompt.state.detach().clone()
+    parameters, state = source.prefill(tokens, lengths, before, max_length=prompt.positions)
     if samples == 1:
         return parameters, state
     rows = torch.arange(prompt.batch, device=parameters.device).repeat_interleave(samples)
@@ -175,14 +173,15 @@ class Rerun(Stepper):
         known[:, :length] = tokens
         cursor = START.after(length + 1, None if lengths is None else lengths + 1)
         layers = cast(tuple[LayerState, ...], (_Known(known),))
-        return self._run(DecodingState(layers, cursor, max_length))
+        recent = remember(None, tokens, lengths, NOTHING)
+        return self._run(DecodingState(layers, cursor, max_length, recent=recent))
 
     def step(self, token: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
         """A run with one more token of each row."""
         known, device = state.layers[0][0], token.device
         places = state.cursor.rows(len(token), device) - 1  # the start vector counts
         known[torch.arange(len(token), device=device), places] = token
-        return self._run(replace(state, cursor=state.cursor.after(1, None)))
+        return self._run(replace(state, cursor=state.cursor.after(1, None), recent=None))
 
     def _run(self, state: DecodingState) -> tuple[Tensor, DecodingState]:
         position = state.cursor.position

@@ -30,8 +30,6 @@ from linattn_models.heads.settings import REPETITION_PENALTY, TEMPERATURE, PerRo
 _MOST_UNREAD = 4096
 # Seeds are keys of 64 bits, in signed integers: from -_SEEDS on, and below _SEEDS.
 _SEEDS = 1 << 63
-# More sequences than any program draws from a prompt.
-_MOST_SAMPLES = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,8 +94,6 @@ class Settings:
             advice = "leave out top_k, top_p, min_p and repetition_penalty"
             raise ValueError(expected("the head", "a Categorical to filter", got, advice))
         self.samples = at_least(names[1], params.n, 1)
-        if self.samples > _MOST_SAMPLES:
-            raise ValueError(expected(names[1], f"at most {_MOST_SAMPLES:,}", self.samples))
 
     @property
     def differ(self) -> list[str]:

@@ -1,26 +1,30 @@
-"""Stop tokens, stop strings, and the rows that they leave."""
+"""The loop of a generation: its rows, and what ends them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from linattn_core.errors import expected, quote
 from linattn_models.basics.validation import as_ints
 from linattn_models.decoding.prompts import Prompt
-from linattn_models.decoding.rows import Rows
-from linattn_models.decoding.texts import TextParts
+from linattn_models.decoding.rows import Rows, Stepper, read_prompt_rows
+from linattn_models.decoding.sampling import Draws, NanCheck
+from linattn_models.decoding.texts import TextParts, contexts_of
 from linattn_models.heads import Head
 from linattn_models.heads.tokenizer import require_tokenizer
-from linattn_models.state import DecodingState
+from linattn_models.state import DecodingState, remember
 
 # Rows that have ended are dropped from the batch when they are this share of it: dropping copies
 # the states, so it is not done for each row.
 _WORTH_DROPPING = 0.25
+# Steps whose tokens are kept one by one, for the state that is returned.
+_MOST_DRAWN = 64
 
 
 @dataclass(frozen=True)
@@ -43,12 +47,12 @@ class TextEnd:
 
     Args:
         stop: the strings, and the tokenizer.
-        prompt, continues: as those of `TextParts`.
+        context: as that of `TextParts`.
     """
 
-    def __init__(self, stop: Stop, prompt: Sequence[int], continues: bool) -> None:
+    def __init__(self, stop: Stop, context: Sequence[int]) -> None:
         self._strings = stop.strings
-        self._parts = TextParts(stop.tokenizer, prompt, continues)
+        self._parts = TextParts(stop.tokenizer, context)
         self._before = ""
         self._needed = max(map(len, stop.strings))  # characters
 
@@ -63,9 +67,9 @@ class TextEnd:
 class RowStop:
     """Finds the token with which a row stops; arguments as those of `TextEnd`."""
 
-    def __init__(self, stop: Stop, prompt: Sequence[int], continues: bool) -> None:
+    def __init__(self, stop: Stop, context: Sequence[int]) -> None:
         self._tokens = frozenset(stop.tokens)
-        self._text = TextEnd(stop, prompt, continues) if stop.strings else None
+        self._text = TextEnd(stop, context) if stop.strings else None
 
     def add(self, token: int) -> bool:
         """Adds a token; returns whether the row stops with it."""
@@ -94,8 +98,8 @@ class Ends:
     def __init__(self, stop: Stop, prompt: Prompt, rows: Rows) -> None:
         self._stop = stop
         self._stop_tokens = frozenset(stop.tokens)
-        prefixes = prompt.rows if stop.strings else [[]] * prompt.batch
-        self._stops = [RowStop(stop, prefix, prompt.continues) for prefix in prefixes]
+        contexts = contexts_of(rows.state) if stop.strings else [[]] * prompt.batch
+        self._stops = [RowStop(stop, context) for context in contexts]
         self._prompt = prompt
         self._rows = rows
         self._steps = steps = prompt.steps_of_rows
@@ -152,10 +156,11 @@ class Ends:
             torch.cat(x) for x in zip(*((p.rows, p.tokens) for p in parts), strict=True)
         )
         state, step = DecodingState.cat([part.state for part in parts]), self._rows.source.step
-        has_token = self._prompt.row_ends[rows] > 0
-        if bool(has_token.all()):
+        draws = self._steps[rows] > 0
+        if bool(draws.all()):
             return step(tokens, state)[1].index_select(rows.argsort())
-        reads, stays = (x.nonzero().squeeze(1) for x in (has_token, ~has_token))
+        # A sequence that was complete has read its last token.
+        reads, stays = (x.nonzero().squeeze(1) for x in (draws, ~draws))
         after = step(tokens[reads], state.index_select(reads))[1]
         order = torch.cat([rows[reads], rows[stays]]).argsort()
         return DecodingState.cat([after, state.index_select(stays)]).index_select(order)
@@ -173,20 +178,151 @@ class Ends:
 
     def _part(self, places: Tensor) -> _Part:
         """These rows, as if they ended now."""
-        rows = self._held[places]
-        tokens = self._last_tokens(rows, self._rows.tokens[places])
-        return _Part(rows, tokens, self._rows.state.index_select(places))
+        tokens, state = self._rows.tokens[places], self._rows.state.index_select(places)
+        return _Part(self._held[places], tokens, state)
 
-    def _last_tokens(self, rows: Tensor, drawn: Tensor) -> Tensor:
-        """The last token of each sequence: the drawn one, or the prefix's if that was complete."""
-        prompt = self._prompt
-        complete = prompt.steps_of_rows[rows] == 0
-        if not prompt.tokens.shape[1] or not bool(complete.any()):
-            return drawn
-        # Where a sequence draws tokens, its end is beyond its prefix: such a place is not used.
-        places = (prompt.row_ends[rows] - 1).clamp(0, prompt.tokens.shape[1] - 1)
-        own = prompt.tokens[rows, places]
-        return torch.where(complete.view(-1, *[1] * (own.ndim - 1)), own, drawn)
+
+class Run:
+    """One generation: iterating over it draws the tokens (B,) or (B, 3) of each step.
+
+    Rows that are complete still give tokens, which the caller ignores. Rows that have stopped
+    give -1 from then on, and the iteration ends when no row continues.
+
+    Args:
+        source: makes the steps.
+        prompt: the prompts.
+        draws: how tokens are drawn, for all samples.
+        samples: sequences that are drawn from each prompt, which is prefilled once and then forked.
+        stop: what ends a sequence before its last token; None for nothing.
+        finish: makes the state that is returned of the one after the last tokens.
+        progress: whether to show a progress bar.
+        streams: whether each token is wanted as soon as it is drawn; if not, several steps may be
+            made at once.
+
+    Attributes:
+        sequences: the prompt of every sequence; samples of a prompt are consecutive rows.
+        state: of all sequences before their first tokens; set by the first step.
+    """
+
+    state: DecodingState
+
+    def __init__(
+        self,
+        source: Stepper,
+        prompt: Prompt,
+        draws: Draws,
+        samples: int,
+        stop: Stop | None,
+        *,
+        finish: Callable[[DecodingState], DecodingState],
+        progress: bool,
+        streams: bool,
+    ) -> None:
+        self.sequences = prompt.repeat(samples)
+        self._ends: Ends | None = None
+        self._source, self._prompt, self._samples = source, prompt, samples
+        self._draws, self._stop, self._finish = draws, stop, finish
+        self._progress, self._streams = progress, streams
+        self._recent: Tensor | None = None
+        self._drawn: list[Tensor] = []  # later than those in `_recent`
+
+    @torch.inference_mode()
+    def __iter__(self) -> Iterator[Tensor]:
+        steps = self._prompt.steps
+        if steps == 0:
+            return
+        parameters, self.state = read_prompt_rows(self._source, self._prompt, self._samples)
+        first = self._draws.draw(self._source.head, parameters)
+        rows = Rows(self._source, self.state, first, self._draws)
+        rows.hold()
+        if self._stop is not None or self._prompt.keeps_state:
+            self._ends = Ends(self._stop or Stop(), self.sequences, rows)
+        self._recent = self.state.recent
+        # Several steps are made at once where nothing reads a token before the next is drawn.
+        is_single, check = self._streams or self._ends is not None, NanCheck()
+        made, tokens, step = parameters.unsqueeze(0), first.unsqueeze(0), 0
+        with tqdm(total=steps, desc="generate", unit="step", disable=not self._progress) as bar:
+            while True:
+                for own, token in zip(made, tokens, strict=True):
+                    check.add(own)
+                    yield token if self._ends is None else self._take(self._ends.spread(), step)
+                    bar.update()
+                step += len(tokens)
+                goes_on = self._ends is None or self._ends.end(step - 1)
+                if not goes_on or step == steps:
+                    break
+                made, tokens = rows.advance(1 if is_single else steps - step)
+        check.finish()
+
+    def read_state(self) -> DecodingState:
+        """The state of every sequence after its tokens so far; a copy."""
+        with torch.inference_mode():
+            state = None if self._ends is None else self._ends.state()
+            if state is not None:
+                self._remember()
+                state = replace(state, recent=self._recent)
+        if state is None:
+            wanted, advice = "one token that was drawn", "prefill returns the state of prompts"
+            raise ValueError(expected("the state of a stream", wanted, "none", advice))
+        return self._finish(state)
+
+    def _take(self, drawn: Tensor, step: int) -> Tensor:
+        """The tokens, which the state remembers if it is returned."""
+        if self._prompt.keeps_state:
+            self._drawn.append(self.sequences.hide_complete(step, drawn))
+            if len(self._drawn) == _MOST_DRAWN:
+                self._remember()
+        return drawn
+
+    def _remember(self) -> None:
+        if self._drawn:
+            drawn = torch.stack(self._drawn, 1)
+            lengths = None if drawn.ndim > 2 else (drawn >= 0).sum(1)
+            self._recent, self._drawn = remember(self._recent, drawn, lengths), []
+
+
+class TokenStream(Iterator[Any]):
+    """The tokens of each step, or their text, as soon as they are drawn; what `stream` returns."""
+
+    def __init__(self, run: Run, tokenizer: Any = None) -> None:
+        # Copied outside inference mode, because autograd refuses tensors made inside.
+        tokens = (run.sequences.hide_complete(step, token) for step, token in enumerate(run))
+        self._run = run
+        self._parts = tokens if tokenizer is None else self._read_texts(tokens, tokenizer)
+
+    def __next__(self) -> Any:
+        return next(self._parts)
+
+    @property
+    def state(self) -> DecodingState:
+        """The state after the last token that was yielded; the stream can go on.
+
+        Raises:
+            ValueError: a stream without `return_state=True`, or without a token so far.
+
+        Cost: one step.
+        """
+        if not self._run.sequences.keeps_state:
+            wanted = "True for the state of a stream"
+            raise ValueError(expected("return_state", wanted, False, "pass it to stream"))
+        return self._run.read_state()
+
+    def _read_texts(self, tokens: Iterator[Tensor], tokenizer: Any) -> Iterator[str | list[str]]:
+        """The text that each step adds, and then that of characters that no token completes."""
+        rows: list[TextParts] = []
+        keeps_state = self._run.sequences.keeps_state
+        for drawn in tokens:
+            if not rows:
+                contexts = contexts_of(self._run.state)
+                owes = self._run.sequences.owes_text
+                rows = [TextParts(tokenizer, *pair) for pair in zip(contexts, owes, strict=True)]
+            pairs = zip(rows, drawn.tolist(), strict=True)
+            yield _of_rows([row.add(x) if x >= 0 else row.end(keeps_state) for row, x in pairs])
+        yield _of_rows([row.end(keeps_state) for row in rows] or [""])
+
+
+def _of_rows(texts: list[str]) -> str | list[str]:
+    return texts if len(texts) > 1 else texts[0]
 
 
 def read_stop(

@@ -7,12 +7,13 @@ from itertools import takewhile
 from typing import Any
 
 from linattn_models.heads.tokenizer import CharacterTokenizer, decode_tokens
+from linattn_models.state import NOTHING, RECENT, UNKNOWN, DecodingState
 
 _CUT = "\ufffd"  # the end of a character whose other bytes are in the next token
 # The most tokens that wait, and of a character that is not whole: it has at most 4 bytes.
 _MOST_WAITING, _MOST_CUT = 8, 3
-# The tokens at a prompt's end that are decoded: some character begins and ends in them.
-_TAIL = 8
+# The tokens of a context that are decoded: some character begins and ends in them.
+_TAIL = RECENT - 1
 # So many tokens of a vocabulary are tried until one has a text.
 _TRIED = 1000
 
@@ -25,19 +26,21 @@ class TextParts:
 
     Args:
         tokenizer: decodes.
-        prompt: the tokens before the first one.
-        continues: whether there are others before the prompt, which are not known.
+        context: the last tokens before the first one, behind `UNKNOWN` where there are others.
+        owes: whether the text so far lacks a last character that may not be whole, as that of an
+            answer whose state is continued.
     """
 
-    def __init__(self, tokenizer: Any, prompt: Sequence[int] = (), continues: bool = False) -> None:
+    def __init__(self, tokenizer: Any, context: Sequence[int] = (), owes: bool = False) -> None:
         self._tokenizer = tokenizer
         self._last: list[int] = []  # the tokens of the last part: they begin with a character
         self._length = 0  # of their text
         self._new: list[int] = []
         self._waiting = self._known = ""
-        for token in _read_context(tokenizer, prompt, continues):
+        for token in _read_context(tokenizer, context):
             self.add(token)
-        self._known = self._waiting  # the prompt's text has it, but for half of a character
+        # The text so far has it, but for half of a character.
+        self._known = self._waiting.rstrip(_CUT) if owes else self._waiting
 
     @property
     def waiting(self) -> str:
@@ -74,9 +77,9 @@ class TextParts:
         self._length = len(decode_tokens(self._tokenizer, self._last))
         return self._leave_out_known(part)
 
-    def end(self) -> str:
-        """The text that waits, which no token will complete."""
-        part, self._waiting = self._waiting, ""
+    def end(self, owes: bool = False) -> str:
+        """The text that waits, which no token will complete; see the class for `owes`."""
+        part, self._waiting = self._waiting.rstrip(_CUT) if owes else self._waiting, ""
         if self._new:
             self._last, self._new = self._new, []
             self._length = len(decode_tokens(self._tokenizer, self._last))
@@ -95,12 +98,22 @@ def _count_same(one: str, other: str) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def _read_context(tokenizer: Any, prompt: Sequence[int], continues: bool) -> Sequence[int]:
-    """A few tokens after which others are written as after the prompt."""
+def contexts_of(state: DecodingState | None, rows: int = 1) -> list[list[int]]:
+    """The context that the state of each row gives `TextParts`; None for the start."""
+    if state is None:
+        return [[]] * rows
+    if state.recent is None:
+        return [[UNKNOWN]] * rows
+    return [[token for token in row if token != NOTHING] for row in state.recent.tolist()]
+
+
+def _read_context(tokenizer: Any, context: Sequence[int]) -> Sequence[int]:
+    """A few tokens after which others are written as after these."""
     if isinstance(tokenizer, CharacterTokenizer):
         return ()
-    first = _first_with_a_text(tokenizer) if continues or len(prompt) > _TAIL else []
-    tail = prompt[-_TAIL:]
+    known = [token for token in context if token != UNKNOWN]
+    begins = len(known) == len(context) <= _TAIL
+    first, tail = [] if begins else _first_with_a_text(tokenizer), known[-_TAIL:]
     starts = range(max(len(tail) - _MOST_CUT - 1, 0) if first else 0)
     start = next((x for x in starts if _is_character(tokenizer, tail[x:])), 0)
     return [*first, *tail[start:]]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -51,6 +51,25 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 # From a layer's index, its queries, keys and values (R, E + 2 H_kv D), and its log_decay, (R, H_kv)
 # or (H_kv,) or None, to the attended values (R, E).
 Attend = Callable[[int, Tensor, Tensor | None], Tensor]
+
+
+class _Prompts(NamedTuple):
+    """What all layers need to read prompts.
+
+    Attributes:
+        rows: (B, N), or (1, T) where they are packed.
+        packing: None where all prompts are of one length.
+        start: (B,) int64, the position of the first input of each.
+        past: the state of each layer before them; None at the start.
+        after: that after them, of the layers so far.
+    """
+
+    rows: tuple[int, ...]
+    packing: Packing | None
+    start: Tensor
+    past: Sequence[DecoderState] | None
+    rotation: Rotation | None
+    after: list[FixedState]
 
 
 class TorchStep:
@@ -107,23 +126,37 @@ class TorchStep:
                 x.add_(tokens.positions.index_select(0, position))
             return _product(self._layers(x, attend), tokens.output)
 
-    def prefill(self, inputs: Tensor, lengths: Tensor | None) -> tuple[Tensor, list[FixedState]]:
-        """Whole prompts, as `NativeDecoder.prefill`; also returns the states."""
-        tokens = self.model.tokens
-        states: list[FixedState] = []
+    def prefill(
+        self,
+        inputs: Tensor,
+        lengths: Tensor | None,
+        states: Sequence[DecoderState],
+        position: int | Tensor | None,
+    ) -> tuple[Tensor, list[FixedState]]:
+        """Prompts, as `NativeDecoder.prefill`; with a position they continue states, as `read`.
+
+        Returns:
+            The outputs, and the states after the prompts, in new memory.
+        """
+        tokens, begins = self.model.tokens, position is None
         with without_autocast(self.device.type):
-            x = inputs.clone() if tokens is None else _embed_prompts(tokens, inputs)  # (B, N, E)
-            packing = None if lengths is None else Packing.of(lengths, x.shape[1])
-            places = torch.arange(x.shape[1], device=self.device).expand(x.shape[:2])
+            x = inputs.clone() if tokens is None else _embed_prompts(tokens, inputs, begins)
+            batch, length = x.shape[:2]  # (B, N, E)
+            start = torch.as_tensor(0 if begins else position, device=self.device).expand(batch)
+            places = start.unsqueeze(1) + torch.arange(length, device=self.device)
+            if tokens is not None and tokens.positions is not None:
+                table, last = tokens.positions, len(tokens.positions) - 1  # padding may be beyond
+                x.add_(table[:length] if begins else table[places.clamp(max=last)])
+            packing = None if lengths is None else Packing.of(lengths, length)
             if packing is not None:
                 x, places = packing.pack(x), packing.pack(places)  # (1, T, E) and (1, T)
-            rotation = self._rotation(places.flatten())
+            rotation, past = self._rotation(places.flatten()), None if begins else states
+            prompts = _Prompts(x.shape[:2], packing, start, past, rotation, [])
             kind = self._read_windows if self.model.window_size else self._read_sums
-            attend = partial(kind, (x.shape[0], x.shape[1]), packing, states, rotation)
-            y = self._layers(x.flatten(0, 1), attend).view_as(x)
+            y = self._layers(x.flatten(0, 1), partial(kind, prompts)).view_as(x)
             if tokens is None:
-                return y if packing is None else packing.unpack(y), states
-            return _product(last_of(y, packing), tokens.output), states
+                return y if packing is None else packing.unpack(y), prompts.after
+            return _product(last_of(y, packing), tokens.output), prompts.after
 
     def _layers(self, x: Tensor, attend: Attend) -> Tensor:
         """(R, E) -> (R, E); overwrites `x`."""
@@ -171,56 +204,49 @@ class TorchStep:
         return step_windows(query, key, value, cache, slots, **settings).flatten(1)
 
     def _read_sums(
-        self,
-        rows: tuple[int, int],
-        packing: Packing | None,
-        states: list[FixedState],
-        rotation: Rotation | None,
-        index: int,
-        projected: Tensor,
-        log_decay: Tensor | None,
+        self, prompts: _Prompts, index: int, projected: Tensor, log_decay: Tensor | None
     ) -> Tensor:
-        """Whole prompts (B, N), or packed (1, T); appends the layer's state after them."""
-        parts = self._split(projected, rotation)
-        query, key, value = (x.unflatten(0, rows).transpose(1, 2) for x in parts)  # (B, H, N, D)
+        """Prompts (B, N), or packed (1, T); appends the layer's state after them."""
+        parts = self._split(projected, prompts.rotation)
+        query, key, value = (x.unflatten(0, prompts.rows).transpose(1, 2) for x in parts)
+        packing, past = prompts.packing, prompts.past
         attended: Tensor
         attended, state = linear_attention(
-            query,
+            query,  # (B, H, N, D)
             key,
             value,
             is_causal=True,
             cu_seqlens=None if packing is None else packing.cu_seqlens,
+            initial_state=None if past is None else cast(LinearAttentionState, past[index]),
             return_state=True,
-            **self._settings(_of_prompts(log_decay, rows)),
+            **self._settings(_of_prompts(log_decay, prompts.rows)),
         )
-        states.append(state)
+        prompts.after.append(state)
         return attended.transpose(1, 2).flatten(2).flatten(0, 1)
 
     def _read_windows(
-        self,
-        rows: tuple[int, int],
-        packing: Packing | None,
-        states: list[FixedState],
-        rotation: Rotation | None,
-        index: int,
-        projected: Tensor,
-        log_decay: Tensor | None,
+        self, prompts: _Prompts, index: int, projected: Tensor, log_decay: Tensor | None
     ) -> Tensor:
         """As `_read_sums`; packed rows are padded for the windows."""
-        parts = [x.unflatten(0, rows) for x in self._split(projected, rotation)]
+        rows, packing, past = prompts.rows, prompts.packing, prompts.past
+        parts = [x.unflatten(0, rows) for x in self._split(projected, prompts.rotation)]
         gated = log_decay is not None and log_decay.ndim > 1
         parts += [cast(Tensor, log_decay).unflatten(0, rows)] if gated else []
         if packing is not None:
             parts = [packing.unpack(x) for x in parts]
         # States are float32, and so are the keys that the windows keep.
         query, key, value, *more = (x.float().transpose(1, 2) for x in parts)  # (B, H, N, D)
-        settings = self._window_settings(index, *more or [log_decay])
-        start = torch.zeros(query.shape[0], dtype=torch.int64, device=query.device)
         attended, state = continue_windows(
-            query, key, value, None if packing is None else packing.lengths, start, None,
-            window_size=self.model.window_size, **settings,
-        )  # fmt: skip
-        states.append(state)
+            query,
+            key,
+            value,
+            None if packing is None else packing.lengths,
+            prompts.start,
+            None if past is None else cast(WindowCache, past[index]),
+            window_size=self.model.window_size,
+            **self._window_settings(index, *more or [log_decay]),
+        )
+        prompts.after.append(state)
         attended = attended.transpose(1, 2).flatten(2)
         return (attended if packing is None else packing.pack(attended)).flatten(0, 1)
 
@@ -282,7 +308,7 @@ def _log_decay(x: Tensor, layer: DecoderLayer) -> Tensor | None:
     return F.logsigmoid(logits)
 
 
-def _of_prompts(log_decay: Tensor | None, rows: tuple[int, int]) -> Tensor | None:
+def _of_prompts(log_decay: Tensor | None, rows: tuple[int, ...]) -> Tensor | None:
     """That of whole prompts, (B, H_kv, N) if it is (R, H_kv)."""
     if log_decay is None or log_decay.ndim == 1:
         return log_decay
@@ -307,14 +333,14 @@ def _embed(coding: TokenCoding, tokens: Tensor) -> Tensor:
     return x
 
 
-def _embed_prompts(coding: TokenCoding, tokens: Tensor) -> Tensor:
-    """The inputs (B, N + 1, E) of a start vector and tokens (B, N) or (B, N, C)."""
+def _embed_prompts(coding: TokenCoding, tokens: Tensor, begins: bool) -> Tensor:
+    """The vectors (B, N, E) of tokens (B, N) or (B, N, C), behind a start vector at the start."""
     batch, length = tokens.shape[:2]
     embedded = _embed(coding, tokens.reshape(batch * length, *tokens.shape[2:]))
     x = embedded.view(batch, length, embedded.shape[-1])
-    if coding.start is not None:
-        x = torch.cat([coding.start.expand(batch, 1, -1), x], 1)  # (B, N + 1, E)
-    return x if coding.positions is None else x.add_(coding.positions[: x.shape[1]])
+    if coding.start is None or not begins:
+        return x
+    return torch.cat([coding.start.expand(batch, 1, -1), x], 1)  # (B, N + 1, E)
 
 
 def _copy(part: Any, dtype: torch.dtype) -> Any:

@@ -51,7 +51,18 @@ class Head(ABC):
 
     @abstractmethod
     def negative_log_likelihood(self, parameters: Tensor, tokens: Tensor) -> Tensor:
-        """-log p of each whole token in nats: (..., P) and tokens -> (...)."""
+        """-log p of each whole token in nats.
+
+        Args:
+            parameters: (..., P).
+            tokens: (...) int64 in 0..levels-1 for one channel, (..., 3) for three.
+
+        Returns:
+            (...), at least float32.
+
+        Raises:
+            ValueError, TypeError: other shapes, dtype or values.
+        """
 
     @abstractmethod
     def invert(self, parameters: Tensor, uniform: Tensor, temperature: Tensor) -> Tensor:

@@ -41,32 +41,17 @@ class Categorical(Head):
 
     @property
     def levels(self) -> int:
-        """Values that a token can take."""
         return self.vocabulary
 
     @property
     def channels(self) -> int:
-        """1: a token has one value."""
         return 1
 
     @property
     def num_parameters(self) -> int:
-        """P, a logit for every token."""
         return self.vocabulary
 
     def negative_log_likelihood(self, parameters: Tensor, tokens: Tensor) -> Tensor:
-        """-log p(token) in nats.
-
-        Args:
-            parameters: (..., P) logits.
-            tokens: (...) int64 in 0..vocabulary-1.
-
-        Returns:
-            (...), at least float32.
-
-        Raises:
-            ValueError, TypeError: other shapes, dtype or values.
-        """
         check_parameters(self, parameters)
         check_tokens(self, tokens, parameters.shape[:-1])
         logits = at_least_single(parameters).reshape(-1, self.num_parameters)
@@ -85,11 +70,7 @@ class Categorical(Head):
         """Tokens drawn from softmax(parameters / temperature).
 
         Args:
-            parameters: (..., P) logits.
-            temperature: 0 takes the likeliest tokens without random numbers; values below 1e-30
-                count as 0.
-            generator: source of randomness, on the device of the parameters; torch's default one
-                by default.
+            parameters, temperature, generator: as for every head.
             top_k, top_p, min_p: which tokens may be drawn, as for `generate`; a number, or one for
                 each of the distributions in order.
 
@@ -113,9 +94,7 @@ class Categorical(Head):
         return invert(parameters, uniform[:, 0], temperature)
 
     def sampler(self) -> Sampler:
-        """The head for a backend that chooses inside."""
         return Sampler("categorical", self.vocabulary)
 
     def initial_bias(self) -> Tensor:
-        """(P,) zeros: every token as likely as the next."""
         return torch.zeros(self.num_parameters)

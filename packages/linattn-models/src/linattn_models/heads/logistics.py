@@ -74,18 +74,7 @@ class MixtureOfLogistics(Head):
         return self.num_mixtures * (4 + 6 if self.channels == 3 else 3)
 
     def negative_log_likelihood(self, parameters: Tensor, tokens: Tensor) -> Tensor:
-        """-log p(token) in nats, all channels together; finite, and so are its gradients.
-
-        Args:
-            parameters: (..., P).
-            tokens: (...) int64 in 0..levels-1 for one channel, (..., 3) for three.
-
-        Returns:
-            (...), at least float32.
-
-        Raises:
-            ValueError, TypeError: other shapes, dtype or values.
-        """
+        """As for every head, all channels together; finite, and so are its gradients."""
         check_parameters(self, parameters)
         check_tokens(self, tokens, parameters.shape[:-1])
         mixture = self._split(self._rows(at_least_single(parameters)))
@@ -115,7 +104,6 @@ class MixtureOfLogistics(Head):
         return self._to_tokens(values, mixture.coefficients)
 
     def sampler(self) -> Sampler:
-        """The head for a backend that chooses inside."""
         return Sampler("mixture_of_logistics", self.num_mixtures, _LOWEST_LOG_SCALE)
 
     def initial_bias(self) -> Tensor:

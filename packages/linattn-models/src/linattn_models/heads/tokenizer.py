@@ -152,14 +152,14 @@ def encode_text(tokenizer: Any, text: str) -> list[int]:
     return tokens
 
 
-def read_tokens(tokens: Any) -> Tensor:
+def read_tokens(tokens: Any, most_dims: int = 2) -> Tensor:
     """A token, (N,) tokens or (B, N), of any integer dtype."""
     try:
         numbers = torch.as_tensor(tokens)
     except (TypeError, ValueError, RuntimeError):  # texts, or rows of different lengths
         numbers = torch.zeros(1)
     whole = not (numbers.is_floating_point() or numbers.is_complex() or numbers.dtype == torch.bool)
-    if numbers.ndim > 2 or (numbers.numel() and not whole):
+    if numbers.ndim > most_dims or (numbers.numel() and not whole):
         raise TypeError(expected("tokens", "integers (N,) or (B, N)", quote(tokens)))
     return numbers
 

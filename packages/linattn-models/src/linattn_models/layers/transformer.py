@@ -238,7 +238,8 @@ class Transformer(nn.Module):
         else:
             before = self._continue_from(state, batch, max_length)
         known = before.layers or [None] * len(self.blocks)
-        after = replace(before, cursor=before.cursor.after(length, lengths), parameters=None)
+        after = replace(before, cursor=before.cursor.after(length, lengths))
+        after = replace(after, parameters=None, recent=None)
         check_prompts(length if state is None else after.cursor.furthest, after.max_length)
         packing = None if lengths is None else Packing.of(lengths, length)
         rotation = self.rotation(x, before.cursor, packing)

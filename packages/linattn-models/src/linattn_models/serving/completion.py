@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from linattn_models.decoding import Output, Request
-from linattn_models.decoding.texts import TextParts
+from linattn_models.decoding.texts import TextParts, contexts_of
 from linattn_models.serving.logprobs import Words, convert_to_chat
 from linattn_models.serving.states import StateStore
 
@@ -152,7 +152,9 @@ class _ChoiceText:
 
     def __init__(self, tokenizer: Any, request: Request, echo: str) -> None:
         prompt: Any = request.prompt
-        self._parts = TextParts(tokenizer, prompt, request.state is not None)
+        continues, self._owes = request.state is not None, request.return_state
+        context = [*contexts_of(request.state)[0], *prompt]
+        self._parts = TextParts(tokenizer, context, owes=continues and not prompt)
         self._strings: Any = request.stop_strings or ()
         self._echo, self._waiting = echo, ""
         self.offsets: list[int] = []
@@ -164,7 +166,7 @@ class _ChoiceText:
         for token in tokens:
             self.offsets.append(self._length + len(new))
             new += self._parts.add(token)
-        new += self._parts.end() if ends else ""
+        new += self._parts.end(self._owes) if ends else ""
         self._length += len(new)
         text = self._waiting + new
         cut = self._find_stop(text, ends)

@@ -7,6 +7,7 @@ from typing import Any
 
 from linattn_models.decoding import TokenLogprobs
 from linattn_models.decoding.texts import TextParts
+from linattn_models.state import UNKNOWN
 
 # JSON has no infinity; OpenAI sends this for what is very unlikely.
 _LEAST = -9999.0
@@ -43,7 +44,7 @@ class Words:
         if token not in self._texts:
             text = ""
             if self._tokenizer is not None:
-                parts = TextParts(self._tokenizer, continues=True)
+                parts = TextParts(self._tokenizer, [UNKNOWN])
                 text = parts.add(token) + parts.end()
             has_text = text and "\ufffd" not in text
             self._texts[token] = text if has_text else f"{_NUMBER}{token}"

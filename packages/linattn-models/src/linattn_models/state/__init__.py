@@ -3,6 +3,7 @@
 decoding_state   the state of a model: all layers, positions, and the parameters of the next token
 cache            the state of a layer: sums, or the keys and values of softmax
 cursor           the position of each row
+recent           the last tokens of each row, which the text of later ones needs
 files            a state on disk
 checks           checks of states and positions
 """
@@ -29,9 +30,13 @@ from linattn_models.state.checks import (
 )
 from linattn_models.state.cursor import START, Cursor
 from linattn_models.state.decoding_state import DecodingState, layer_shape
+from linattn_models.state.recent import NOTHING, RECENT, UNKNOWN, remember
 
 __all__ = [
+    "NOTHING",
+    "RECENT",
     "START",
+    "UNKNOWN",
     "Cursor",
     "DecodingState",
     "FixedState",
@@ -48,12 +53,14 @@ __all__ = [
     "layer_shape",
     "less_one",
     "of_another_model",
+    "remember",
     "room_for",
     "zero_states",
 ]
 
+_NO_LEAVES = ("fingerprint", "recent")
 # States are pytrees, and exported programs that take one can be saved and loaded.
 for _cache in (KeyValueCache, WindowCache):
     register_namedtuple(_cache, f"linattn_models.{_cache.__name__}")
 register_dataclass(Cursor, "linattn_models.Cursor")
-register_dataclass(DecodingState, "linattn_models.DecodingState", without="fingerprint")
+register_dataclass(DecodingState, "linattn_models.DecodingState", without=_NO_LEAVES)

@@ -55,6 +55,9 @@ class DecodingState:
         fingerprint: of the weights that made it, as the model's `fingerprint()`; None if it is not
             known. States that `generate` and `stream` return have it, those of a decoder from
             `compile_decoder`, and those that continue one with it. No leaf of the pytree.
+        recent: (B, 9) int64, the last tokens that each row has read; -1 where there were none, -2
+            where they are not known. `prefill`, `generate`, `stream` and a batch set it, for the
+            text of the tokens that follow; `step` does not. No leaf of the pytree.
     """
 
     layers: tuple[LayerState, ...]
@@ -62,6 +65,7 @@ class DecodingState:
     max_length: int | None = None
     parameters: Tensor | None = None
     fingerprint: str | None = None
+    recent: Tensor | None = None
 
     @property
     def batch(self) -> int:
@@ -78,6 +82,10 @@ class DecodingState:
         if rows != self.batch:
             wanted = f"rows for the state's {self.batch} sequences"
             raise ValueError(expected("a step", wanted, f"inputs for {rows}"))
+        position = self.cursor.position
+        if isinstance(position, Tensor) and position.shape != (rows,):
+            got = f"shape {tuple(position.shape)}"
+            raise ValueError(expected("a state's positions", f"{rows} integers", got))
         if self.max_length is not None and self.cursor.furthest >= self.max_length:
             got = f"room for {self.max_length} positions and all are taken"
             advice = "start with a larger max_length"
@@ -96,14 +104,13 @@ class DecodingState:
         Cost: a copy of the rows of the result.
         """
         indices = as_rows(indices).to(self.device)
-        parameters = self.parameters
         try:
-            layers = tuple(layer.index_select(indices) for layer in self.layers)
-            cursor = self.cursor.index_select(indices)
-            parameters = None if parameters is None else parameters.index_select(0, indices)
+            selected = self._map(
+                lambda layer: layer.index_select(indices), lambda x: x.index_select(0, indices)
+            )
+            return replace(selected, cursor=self.cursor.index_select(indices))
         except IndexError:
             raise no_such_rows(indices, self.batch) from None
-        return replace(self, layers=layers, cursor=cursor, parameters=parameters)
 
     @classmethod
     def cat(cls, states: Sequence[DecodingState]) -> DecodingState:
@@ -125,9 +132,9 @@ class DecodingState:
         rows = [state.cursor.rows(state.batch, state.device) for state in states]
         rooms = [state.max_length for state in states]
         room = None if None in rooms else max(cast(list[int], rooms))
-        known = [state.parameters for state in states if state.parameters is not None]
-        parameters = torch.cat(known) if len(known) == len(states) else None
-        return cls(layers, Cursor.at(torch.cat(rows)), room, parameters, common_fingerprint(states))
+        parameters = _join([state.parameters for state in states])
+        recent, fingerprint = _join([state.recent for state in states]), common_fingerprint(states)
+        return cls(layers, Cursor.at(torch.cat(rows)), room, parameters, fingerprint, recent)
 
     def split(self, sizes: int | Sequence[int]) -> list[DecodingState]:
         """Splits the sequences into parts, in order: the inverse of `cat`.
@@ -147,11 +154,13 @@ class DecodingState:
         sizes = _sizes_of_parts(sizes, self.batch)
         rows = self.cursor.rows(self.batch, self.device).split(sizes)
         layers = zip(*(layer.split(sizes) for layer in self.layers), strict=True)
-        known = self.parameters
-        parameters = [None] * len(rows) if known is None else known.split(sizes)
+        parameters, recent = (
+            [None] * len(rows) if x is None else x.split(sizes)
+            for x in (self.parameters, self.recent)
+        )
         return [
-            DecodingState(part, Cursor.at(positions), self.max_length, predicted, self.fingerprint)
-            for part, positions, predicted in zip(layers, rows, parameters, strict=True)
+            replace(self, layers=part, cursor=Cursor.at(own), parameters=predicted, recent=last)
+            for part, own, predicted, last in zip(layers, rows, parameters, recent, strict=True)
         ]
 
     def with_room(self, max_length: int | None) -> DecodingState:
@@ -190,14 +199,16 @@ class DecodingState:
             IsADirectoryError: a directory.
             ValueError: a damaged file, or one with other content.
         """
-        layers, position, max_length, parameters, fingerprint = read_state_file(Path(file))
-        state = cls(layers, Cursor.at(position), max_length, parameters, fingerprint)
+        content = read_state_file(Path(file))
+        state = cls(content.layers, Cursor.at(content.position), *content[2:])
         return state if device is None else state.to(device)
 
     def _tensors(self) -> dict[str, Tensor]:
         tensors = {"position": self.cursor.rows(self.batch)}
         if self.parameters is not None:
             tensors["parameters"] = self.parameters
+        if self.recent is not None:
+            tensors["recent"] = self.recent
         for index, layer in enumerate(self.layers):
             for name, x in named_tensors(layer).items():
                 tensors[f"layers.{index}.{name}"] = x
@@ -223,7 +234,8 @@ class DecodingState:
             return move_layer(layer, *args, **kwargs)
 
         moved = self._map(move, lambda x: x.to(*args, **kwargs))
-        return replace(moved, cursor=self.cursor.to(moved.device))
+        recent = None if self.recent is None else self.recent.to(moved.device)
+        return replace(moved, cursor=self.cursor.to(moved.device), recent=recent)
 
     @property
     def device(self) -> torch.device:
@@ -233,8 +245,11 @@ class DecodingState:
     def _map(
         self, layer: Callable[[LayerState], LayerState], tensor: Callable[[Tensor], Tensor]
     ) -> DecodingState:
-        parameters = None if self.parameters is None else tensor(self.parameters)
-        return replace(self, layers=tuple(map(layer, self.layers)), parameters=parameters)
+        parameters, recent = (
+            None if x is None else tensor(x) for x in (self.parameters, self.recent)
+        )
+        layers = tuple(map(layer, self.layers))
+        return replace(self, layers=layers, parameters=parameters, recent=recent)
 
     @property
     def nbytes(self) -> int:
@@ -319,6 +334,12 @@ def common_fingerprint(states: Sequence[Any]) -> str | None:
         got = f"fingerprints of {len(fingerprints - {None})} models"
         raise ValueError(expected("states", "states that the same weights made", got))
     return None if None in fingerprints else states[0].fingerprint
+
+
+def _join(parts: Sequence[Tensor | None]) -> Tensor | None:
+    """The rows of all parts; None where one has none."""
+    known = [part for part in parts if part is not None]
+    return torch.cat(known) if len(known) == len(parts) else None
 
 
 def _with_room(layer: LayerState, max_length: int | None) -> LayerState:

@@ -17,6 +17,7 @@ from linattn_core.state import TensorTuple
 from linattn_core.torch_private import register_namedtuple
 from linattn_models.basics.files import replace_file
 from linattn_models.state.cache import KeyValueCache, LayerState, WindowCache
+from linattn_models.state.recent import RECENT, UNKNOWN
 
 FORMAT = "linattn decoding state"
 VERSION = "1"
@@ -59,6 +60,7 @@ class StateContent(NamedTuple):
         max_length: the most positions, or None.
         parameters: (B, P), or None.
         fingerprint: of the weights, or None.
+        recent: (B, 9) int64, the last tokens, or None.
     """
 
     layers: tuple[LayerState, ...]
@@ -66,6 +68,7 @@ class StateContent(NamedTuple):
     max_length: int | None
     parameters: Tensor | None
     fingerprint: str | None
+    recent: Tensor | None
 
 
 def write_state_file(
@@ -85,17 +88,20 @@ def read_state_file(file: Path) -> StateContent:
     if metadata.get("version") != VERSION:
         got = f"version {quote(metadata.get('version'))}"
         raise ValueError(expected(str(file), f"version {VERSION}", got, "update linattn-models"))
-    position, parameters = tensors.pop("position", None), tensors.pop("parameters", None)
+    names = ("position", "parameters", "recent")
+    position, parameters, recent = (tensors.pop(name, None) for name in names)
     layers = _layers(file, tensors)
     max_length = _max_length(file, metadata.get("max_length", ""), layers)
     if position is None or position.dtype != torch.int64:
         raise _refusal(file, "one without positions")
-    for what, x in (("position", position), ("parameters", parameters)):
+    for what, x in zip(names, (position, parameters, recent), strict=True):
         _check_rows(file, what, x, layers[0][0].shape[0], 1 if what == "position" else 2)
+    _check_recent(file, recent, parameters)
     low, high = (int(bound) for bound in position.aminmax())
     if low < 0 or (max_length is not None and high > max_length):
         raise _refusal(file, f"positions {low} to {high} with room for {max_length}")
-    return StateContent(layers, position, max_length, parameters, metadata.get("fingerprint"))
+    fingerprint = metadata.get("fingerprint")
+    return StateContent(layers, position, max_length, parameters, fingerprint, recent)
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
@@ -187,6 +193,18 @@ def _max_length(file: Path, text: str, layers: tuple[LayerState, ...]) -> int | 
 def _check_rows(file: Path, what: str, x: Tensor | None, batch: int, dims: int) -> None:
     if x is not None and (x.ndim != dims or x.shape[0] != batch):
         raise _refusal(file, f"{what} of shape {tuple(x.shape)} for {batch} sequences")
+
+
+def _check_recent(file: Path, recent: Tensor | None, parameters: Tensor | None) -> None:
+    """Refuses what are no tokens of a model with so many parameters."""
+    if recent is None:
+        return
+    levels = 0 if parameters is None else parameters.shape[1]
+    if recent.dtype != torch.int64 or recent.shape[1] != RECENT:
+        raise _refusal(file, f"recent tokens of {recent.dtype} and shape {tuple(recent.shape)}")
+    low, high = (int(bound) for bound in recent.aminmax())
+    if low < UNKNOWN or high >= levels:
+        raise _refusal(file, f"recent tokens {low} to {high} of {levels}")
 
 
 def _refusal(file: Path, got: str) -> ValueError:

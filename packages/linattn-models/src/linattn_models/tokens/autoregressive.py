@@ -14,7 +14,14 @@ from linattn_core.decoder_spec import CannotCompile, DecoderDescription, TokenCo
 from linattn_core.errors import expected
 from linattn_models.attention import Attention
 from linattn_models.basics.packing import last_of
-from linattn_models.basics.validation import boolean, exact_keys, instance, lengths_within
+from linattn_models.basics.validation import (
+    boolean,
+    exact_keys,
+    instance,
+    lengths_within,
+    no_dropout,
+)
+from linattn_models.decoding.prompts import read_prefix
 from linattn_models.heads import Categorical, Head, MixtureOfLogistics, head_from_dict
 from linattn_models.heads.base import check_sequences
 from linattn_models.layers.config import TransformerConfig
@@ -104,6 +111,27 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
         vectors = self._enter(known, own.start)
         vectors = vectors[:, : own.stop - own.start]  # the start vector alone in an empty part
         return cast(Tensor, self.output(self.transformer(vectors, start=own.start)))
+
+    @torch.no_grad()
+    def perplexity(self, text: Any, lengths: Tensor | None = None) -> float:
+        """exp(the mean of -log p of each token) of a text, or of several together.
+
+        Without a start vector, the first token of each does not count.
+
+        Args:
+            text: a text or a list of them, for a model with a `tokenizer`; or tokens, as `prefix`
+                of `generate`.
+            lengths: (B,) int, for tokens (B, N) with rows of different lengths.
+
+        Raises:
+            ValueError, TypeError: as `generate` for a prefix; training mode with dropout, more
+                tokens than the model has positions, or none.
+        """
+        no_dropout(self.training, self.config.dropout)
+        tokens, lengths = read_prefix(self, None, text, lengths)
+        counted = torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
+        counted[:, : 1 - self.has_start] = False
+        return float((self.loss(tokens, lengths, counted) * self.head.channels).exp())
 
     def predict_next(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
         """The head's parameters for the token after each prompt, computed without a state.

@@ -10,12 +10,17 @@ from torch import Tensor
 
 from linattn_core.errors import expected
 from linattn_core.values import can_be_read
+from linattn_models.basics.packing import past_lengths
 from linattn_models.basics.validation import lengths_within
 from linattn_models.heads import Head
 from linattn_models.heads.base import check_batch
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+
+
+# The label of a token that does not count, as in torch and transformers.
+IGNORED = -100
 
 
 class Likelihood:
@@ -57,7 +62,9 @@ class Likelihood:
         own = self.own_positions(tokens.shape[1])
         return log_probs_under(self.head, cast(Any, self), tokens, lengths, own)
 
-    def loss(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def loss(
+        self, tokens: Tensor, lengths: Tensor | None = None, loss_mask: Tensor | None = None
+    ) -> Tensor:
         """The mean of -log p in nats per dimension (token and channel), a scalar.
 
         Divide by log(2) for bits per dimension. Of a model that `ContextParallel` has divided, it
@@ -65,11 +72,17 @@ class Likelihood:
 
         Args:
             tokens, lengths: as for `log_probs`; tokens beyond the lengths do not count.
+            loss_mask: (B, N) bool, False at tokens that do not count, such as those of a prompt; or
+                labels as in transformers, which are the tokens, but -100 where they do not count.
 
         Raises:
-            ValueError, TypeError: as for `log_probs`, or lengths that are all 0.
+            ValueError, TypeError: as for `log_probs`, or no token that counts.
         """
         log_probs = self.log_probs(tokens, lengths)
+        if loss_mask is not None:
+            counted = read_loss_mask(tokens, lengths, loss_mask)
+            own = self.own_positions(tokens.shape[1])
+            return mean_loss(self.head, log_probs.masked_fill(~counted[:, own], 0.0), counted)
         count = tokens.shape[0] * tokens.shape[1] if self.mesh is not None else None
         return mean_loss(self.head, log_probs, lengths, count)
 
@@ -88,21 +101,39 @@ def log_probs_under(
     if lengths is None:
         return -head.negative_log_likelihood(model(tokens), tokens[:, own])
     lengths_within("lengths", lengths, *tokens.shape[:2])
-    positions = torch.arange(tokens.shape[1], device=tokens.device)
-    beyond = positions >= lengths.to(tokens.device).unsqueeze(1)  # (B, N)
+    beyond = past_lengths(lengths.to(tokens.device), tokens.shape[1])  # (B, N)
     known = tokens.masked_fill(beyond.view(*beyond.shape, *[1] * (tokens.ndim - 2)), 0)
     return log_probs_under(head, model, known, None, own).masked_fill(beyond[:, own], 0.0)
 
 
+def read_loss_mask(tokens: Tensor, lengths: Tensor | None, loss_mask: Tensor) -> Tensor:
+    """(B, N) bool on the device of the tokens, True at those that count."""
+    if not isinstance(loss_mask, Tensor) or loss_mask.dtype not in (torch.bool, torch.int64):
+        got = getattr(loss_mask, "dtype", type(loss_mask).__name__)
+        raise TypeError(expected("loss_mask", "a tensor of torch.bool, or of labels", got))
+    if loss_mask.shape != tokens.shape[:2]:
+        wanted = f"shape {tuple(tokens.shape[:2])}"
+        raise ValueError(expected("loss_mask", wanted, tuple(loss_mask.shape)))
+    counted = loss_mask if loss_mask.dtype == torch.bool else loss_mask != IGNORED
+    if lengths is not None:
+        counted = counted & ~past_lengths(lengths.to(counted.device), counted.shape[1])
+    return counted.to(tokens.device)
+
+
 def mean_loss(
-    head: Head, log_probs: Tensor, lengths: Tensor | None, tokens: int | None = None
+    head: Head, log_probs: Tensor, counts: Tensor | None, tokens: int | None = None
 ) -> Tensor:
-    """`Likelihood.loss` of what `log_probs` returned; `tokens` counts those of all ranks."""
-    if lengths is None:
+    """`Likelihood.loss` of what `log_probs` returned.
+
+    Args:
+        counts: numbers whose sum is that of the tokens that count; None where all do.
+        tokens: the number of those of all ranks.
+    """
+    if counts is None:
         if tokens is not None:
             return -log_probs.sum() / (tokens * head.channels)
         return -log_probs.mean() / head.channels
-    count = lengths.sum().to(log_probs.device)
+    count = counts.sum().to(log_probs.device)
     if can_be_read(count) and not count:
-        raise ValueError(expected("lengths", "one token at least", "none"))
+        raise ValueError(expected("lengths", "one token at least that counts", "none"))
     return -log_probs.sum() / (count * head.channels)

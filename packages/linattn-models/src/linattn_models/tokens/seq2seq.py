@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn, cast
 
+import torch
 from torch import Tensor
 
 from linattn_core.decoder_spec import DecoderDescription
@@ -18,7 +19,7 @@ from linattn_models.heads.base import check_sequences
 from linattn_models.layers.block import Block
 from linattn_models.layers.config import TransformerConfig
 from linattn_models.layers.transformer import Memory, Transformer
-from linattn_models.state import DecodingState, check_fits, check_layers
+from linattn_models.state import NOTHING, DecodingState, check_fits, check_layers, remember
 from linattn_models.tokens.likelihood import log_probs_under, mean_loss
 from linattn_models.tokens.positions import Positions
 from linattn_models.tokens.token_transformer import STD, TokenTransformer, embedding_of
@@ -155,7 +156,9 @@ class Seq2SeqTransformer(TokenTransformer):
         memory = self._remember(source, attn_mask)
         start = self.positions(cast(Tensor, self.start).expand(len(source), 1, -1))
         y, state = self.transformer.prefill_last(start, max_length=self.longest, memory=memory)
-        return self._predict(cast(Tensor, self.output(y)), _join_memory(state, memory))[1]
+        parameters, state = self._predict(self.output(y), _join_memory(state, memory))
+        nothing = torch.zeros(len(source), 0, dtype=torch.int64, device=parameters.device)
+        return replace(state, recent=remember(None, nothing, filler=NOTHING))
 
     def choose_source(self, method: str, decoder: str | CompiledDecoder, prompt: Prompt) -> Stepper:
         """What makes the steps, which continue the state of a source."""

@@ -23,11 +23,13 @@ from linattn_models.heads.base import check_sequences, check_step_shape, check_t
 from linattn_models.layers.config import TransformerConfig
 from linattn_models.layers.transformer import Transformer
 from linattn_models.state import (
+    NOTHING,
     DecodingState,
     check_end,
     check_parameters,
     check_positions,
     known_parameters,
+    remember,
 )
 from linattn_models.tokens.positions import Positions
 from linattn_models.weights.fingerprint import check_weights, compute_fingerprint
@@ -93,7 +95,6 @@ class TokenTransformer(TokenModel, nn.Module):
 
     @property
     def config(self) -> TransformerConfig:
-        """The configuration of the layers."""
         return self.transformer.config
 
     def fingerprint(self) -> str | None:
@@ -106,7 +107,6 @@ class TokenTransformer(TokenModel, nn.Module):
         return compute_fingerprint(self)
 
     def choose_source(self, method: str, decoder: str | CompiledDecoder, prompt: Prompt) -> Stepper:
-        """What makes the steps after a prompt, with this method and decoder, both checked."""
         return choose_source(self, method, decoder, prompt)
 
     @needs_whole
@@ -139,7 +139,9 @@ class TokenTransformer(TokenModel, nn.Module):
                 dtype or device, or with the fingerprint of other weights.
         """
         if state is None:
-            return self._begin(tokens, lengths, max_length)
+            parameters, state = self._begin(tokens, lengths, max_length)
+            recent = remember(None, tokens, lengths, NOTHING)
+            return parameters, replace(state, recent=recent)
         check_parameters(state, self.head.num_parameters)
         self._check_state(state)
         fingerprint = check_weights(state.fingerprint, self)
@@ -150,6 +152,7 @@ class TokenTransformer(TokenModel, nn.Module):
             tokens = tokens[:, :longest]
         check_end(state.cursor.after(tokens.shape[1], lengths), self.longest)
         before = known_parameters(state, tokens.shape[1], lengths)
+        recent_before = state.recent
         if tokens.shape[1] == 0:
             room = state.max_length if max_length is None else max_length
             return cast(Tensor, before), state.with_room(room)
@@ -158,7 +161,9 @@ class TokenTransformer(TokenModel, nn.Module):
         parameters = cast(Tensor, self.output(y))
         if before is not None and lengths is not None:
             parameters = torch.where((lengths > 0).unsqueeze(1), parameters, before)
-        return parameters, replace(state, parameters=parameters, fingerprint=fingerprint)
+        recent = remember(recent_before, tokens, lengths)
+        state = replace(state, parameters=parameters, recent=recent)
+        return parameters, replace(state, fingerprint=fingerprint)
 
     @needs_whole
     def step(self, token: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
@@ -189,17 +194,14 @@ class TokenTransformer(TokenModel, nn.Module):
 
     @property
     def has_start(self) -> bool:
-        """Whether a start vector takes position 0."""
         return self.start is not None
 
     @property
     def longest(self) -> int | None:
-        """The most tokens in a sequence; None where sequences have no end."""
         return self.positions.limit
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
         return next(self.embeddings.parameters()).device
 
     @abstractmethod
