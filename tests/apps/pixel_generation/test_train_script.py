@@ -33,7 +33,7 @@ def test_every_attention_trains_and_draws(script: Script, tmp_path: Path, attent
 
 
 def test_killed_and_resumed_equals_unbroken(script: Script, tmp_path: Path) -> None:
-    flags = ["--preset", "smoke", "--steps", "100", "--dropout", "0.2", "--checkpoint-every", "5"]
+    flags = ["--preset", "smoke", "--steps", "30", "--dropout", "0.2", "--checkpoint-every", "5"]
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
     assert script("train", *flags, "--out", unbroken).code == 0
     process = command("pixel_generation", "train", *flags, "--out", broken)
@@ -42,7 +42,7 @@ def test_killed_and_resumed_equals_unbroken(script: Script, tmp_path: Path) -> N
     resumed = script("train", *flags, "--out", broken, "--resume")
     assert resumed.code == 0, resumed.stderr
     assert logged(broken) == logged(unbroken)
-    weights = Path("checkpoints", "step-100", "model.safetensors")
+    weights = Path("checkpoints", "step-30", "model.safetensors")
     assert (broken / weights).read_bytes() == (unbroken / weights).read_bytes()
     summaries = [json.loads((run / "summary.json").read_text()) for run in (unbroken, broken)]
     assert summaries[0]["metrics"] == summaries[1]["metrics"]
@@ -57,7 +57,8 @@ def test_real_images_are_learned_and_drawn(
 ) -> None:
     out = tmp_path / "run"
     where = ["--data-dir", shared_data(dataset)]
-    done = script("train", "--preset", "smoke", "--dataset", dataset, *where, "--out", out)
+    flags = ["--preset", "smoke", "--dataset", dataset, "--steps", 3]
+    done = script("train", *flags, *where, "--out", out)
     assert done.code == 0, done.stderr
     assert "bits/dim on 8 test images" in done.stdout
     done = script("generate", "--run", out, "--count", 2, "--out", tmp_path / "samples")

@@ -315,6 +315,7 @@ def test_models_are_searched_once_for_a_configuration_that_dispatches(
     assert dispatches_by_name(LlamaConfig)
 
 
+@pytest.mark.parametrize("kind", ["llama", "bert"])
 def test_a_model_that_dispatches_does_so_when_compiled(kind: str) -> None:
     model, batch = linear(kind), tiny.padded(ROWS, "left")
     options = {} if kind == "bert" else {"use_cache": False}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -40,6 +40,7 @@ def rotations_for(query: Tensor, rounds: int, buckets: int, seed: int = 1) -> Te
     is_causal=st.booleans(),
     seed=st.integers(0, 99),
 )
+@settings(max_examples=50)
 def test_it_is_its_definition(
     length: int, data: st.DataObject, rounds: int, buckets: int, is_causal: bool, seed: int
 ) -> None:
