@@ -40,14 +40,6 @@ def test_completions_whole_and_streamed(client: openai.OpenAI) -> None:
     assert part.usage == answer.usage and answer.usage.completion_tokens == 64
 
 
-def test_stop_is_cut_off(client: openai.OpenAI) -> None:
-    fields = {"model": "tiny", "prompt": "abc", "seed": 1, "max_tokens": 40}
-    text = client.completions.create(**fields).choices[0].text
-    choice = client.completions.create(**fields, stop=text[9:12]).choices[0]
-    assert choice.text == text[: text.index(text[9:12])]
-    assert choice.finish_reason == "stop"
-
-
 def test_a_refusal_is_an_error_with_a_sentence(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="penalty: expected null or 0") as caught:
         client.completions.create(model="tiny", prompt="abc", frequency_penalty=1.0)
