@@ -7,7 +7,8 @@ Needs linattn-models[train,transformers], and peft for LoRA. A Llama with groupe
 bytes of a text (by default the documentation that Python brings along). The converted model uses
 softmax for the last 64 keys of each query, and gets a tenth of the steps: half for the feature
 maps, half for fine-tuning, whole and by LoRA. Into --out
-go results.json, table.md and the converted model, which load_converted loads.
+go results.json, table.md and the converted model, which AutoModelForCausalLM loads after
+`import linattn_models.huggingface`.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
-from converting.results import prepare, write_results
+from converting.results import prepare, require_finite, write_results
 from linattn_core.errors import expected
 from linattn_lab.script import parse_flags, run_script
 from linattn_lab.tables import markdown_table
-from linattn_models.huggingface import convert, transfer_attention
+from linattn_models.huggingface import LinattnForCausalLM, convert, transfer_attention
 
 LENGTH, BATCH = 256, 16  # tokens in a sequence, sequences in a step
 WARM_UP = 20  # steps
@@ -99,8 +100,9 @@ def train(model: Any, steps: int, rate: float, inputs: Iterator[Tensor]) -> None
 
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, share)
     model.train()
-    for tokens in inputs:
+    for step, tokens in enumerate(inputs, start=1):
         loss = model(input_ids=tokens, labels=tokens, use_cache=False).loss
+        require_finite(loss, step)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(weights, 1.0)
@@ -190,10 +192,12 @@ def main() -> None:
     for kind in flags.tune:
         tuned = fine_tuned(student, data, half, kind)
         values[f"after {half} more steps, {kind}"] = nats(tuned, held_out)
-    tuned.save_pretrained(out / "converted")
+    saved = LinattnForCausalLM.from_transformers(tuned)
+    saved.save_pretrained(out / "converted")
     times = {
         "softmax": step_times(teacher, flags.tokens),
         "converted": step_times(tuned, flags.tokens),
+        "converted, as it is saved": step_times(saved, flags.tokens),
     }
     numbers = {"nats": values, "transfer_errors": errors, "step_milliseconds": times}
     write_results(out, flags, start, numbers, tables(values, times, flags.tokens))

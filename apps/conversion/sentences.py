@@ -32,7 +32,7 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers import AutoModel, AutoTokenizer
 
-from converting.results import prepare, write_results
+from converting.results import prepare, require_finite, write_results
 from linattn_core.errors import expected
 from linattn_lab.script import parse_flags, run_script
 from linattn_lab.tables import markdown_table
@@ -121,10 +121,11 @@ def cosines(teacher: Any, student: Any, held_out: list[Any]) -> tuple[float, flo
 def fine_tune(teacher: Any, student: Any, inputs: Iterator[Any]) -> None:
     """The whole model without dropout, toward a cosine of 1 with the teacher's embeddings."""
     optimizer = torch.optim.AdamW(student.parameters(), 1e-4, weight_decay=0.0)
-    for batch in inputs:
+    for step, batch in enumerate(inputs, start=1):
         with torch.no_grad():
             wanted = embed(teacher, batch)
         loss = 1 - F.cosine_similarity(embed(student, batch), wanted).mean()
+        require_finite(loss, step)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

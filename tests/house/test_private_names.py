@@ -18,7 +18,6 @@ TESTED_BY = {
     "linattn_models/huggingface/model.py": "tests/models/huggingface/test_model.py",
     "linattn_models/weights/hooks.py": "tests/models/decoding/test_native_decoder.py",
     "linattn_models/weights/fingerprint.py": "tests/models/weights/test_weights_record.py",
-    "linattn_models/huggingface/names.py": "tests/models/huggingface/test_interface.py",
     "linattn_models/huggingface/support.py": "tests/models/huggingface/test_interface.py",
     "linattn_models/huggingface/translation.py": "tests/models/huggingface/test_translation.py",
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -53,7 +55,44 @@ def test_a_model_that_is_not_causal_from_a_short_example(example: int) -> None:
         assert_same(session, module, arguments(3, length))
 
 
-def test_a_window_is_refused() -> None:
-    module = Tokens(TransformerConfig(1, 2, 8, 16, attention=Linear(window_size=5)))
-    with pytest.raises(Exception, match="window_size=5"):
+LANGUAGE = TransformerConfig.language(2, 4, 8, num_kv_heads=2)
+RECIPES = {
+    "window and decay": replace(LANGUAGE, attention=Linear(window_size=5, decay="gated")),
+    "learned map": replace(LANGUAGE, attention=Linear("hedgehog", window_size=70)),
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_language_model_generates_the_same(name: str) -> None:
+    torch.manual_seed(0)
+    model = AutoregressiveTransformer(RECIPES[name], 7, 1000, "rotary").eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight) / 10)
+    module = Tokens()
+    module.model = model
+    session = Session(module, {"tokens": torch.zeros(2, 3).long()}, tokens={0: ANY, 1: ANY})
+    for length in (1, 4, 5, 6, 63, 64, 65, 150, 1000):
+        assert_same(session, module, {"tokens": torch.randint(7, (3, length))})
+    tokens = torch.zeros(1, 1, dtype=torch.int64)  # the last is read for its place alone
+    for _ in range(20):
+        (logits,) = session(tokens=tokens)
+        tokens[0, -1] = logits[0, -1].argmax()
+        tokens = torch.nn.functional.pad(tokens, (0, 1))
+    assert torch.equal(tokens[:, :-1], model.generate(1, length=20, temperature=0))
+
+
+def test_a_state_with_a_window_is_refused() -> None:
+    config = TransformerConfig(1, 2, 8, 16, attention=Linear(window_size=5))
+    module = Prefill(AutoregressiveTransformer(config, 7, 1000))
+    with pytest.raises(Exception, match="whole sequences"):
         Session(module, {"tokens": torch.zeros(2, 9).long()}, tokens={0: ANY, 1: ANY})
+
+
+class Prefill(nn.Module):
+    def __init__(self, model: AutoregressiveTransformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.model.prefill(tokens)[0]

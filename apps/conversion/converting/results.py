@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 import transformers
+from torch import Tensor
 
+from linattn_core.errors import expected
 from linattn_lab.machine import describe_machine
 from linattn_lab.runs import make_folders
 from linattn_lab.script import require_at_least
@@ -36,6 +38,15 @@ def prepare(flags: Any, least: Mapping[str, int], name: str) -> Path:
     out: Path = flags.out or Path("runs", "conversion", name)
     make_folders(out)
     return out
+
+
+def require_finite(loss: Tensor, step: int) -> None:
+    """Stops a training at the first loss that is NaN or infinite, before the weights change."""
+    if not loss.isfinite():
+        advice = "other data, a smaller model or another seed may train"
+        raise ValueError(
+            expected(f"the loss at step {step}", "a finite number", loss.item(), advice)
+        )
 
 
 def write_results(

@@ -11,7 +11,7 @@ import torch
 pytest.importorskip("transformers", reason="needs the extra [transformers]")
 
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, BertConfig, BertModel, PreTrainedTokenizerFast
 
 from linattn_models.huggingface import load_converted
 from tests.apps.app_scripts import Script
@@ -69,8 +69,8 @@ def test_characters_leaves_numbers_tables_and_a_model(
     assert all(x > 0 for pair in record["step_milliseconds"].values() for x in pair)
     assert table in process.stdout
     tokens = torch.tensor([list(b"linear")])
-    converted = load_converted(out / "converted")
-    assert converted.config.linattn_window == 3
+    converted = AutoModelForCausalLM.from_pretrained(out / "converted")
+    assert converted.model.config.attention.window_size == 3
     assert converted(tokens).logits.shape == (1, 6, 256)
 
 

@@ -25,7 +25,7 @@ from transformers import (
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from linattn_core import FeatureMap, get_feature_map, linear_attention
+from linattn_core import get_feature_map, linear_attention
 from linattn_core.reference import quadratic
 from linattn_models.attention.decay import Decay
 from linattn_models.huggingface import convert, interface, register, support
@@ -222,48 +222,15 @@ def test_weights_cannot_be_returned(kind: str) -> None:
         linear("llama")(tiny.tokens(1, 4), output_attentions=True)
 
 
-def test_a_saved_model_keeps_its_attention(kind: str, tmp_path: Path) -> None:
+def test_a_saved_model_is_loaded_by_its_name(kind: str, tmp_path: Path) -> None:
     model, ids = linear(kind), tiny.tokens(1, 6)
     model.save_pretrained(tmp_path)
-    loaded = type(model).from_pretrained(tmp_path, dtype=torch.float64)
+    loaded = type(model).from_pretrained(
+        tmp_path, attn_implementation="linattn", dtype=torch.float64
+    )
     logits = loaded(ids, use_cache=False).logits
     # torch rounds products with weights in a mapped file, which may not be aligned, differently.
     torch.testing.assert_close(logits, model(ids, use_cache=False).logits, rtol=0, atol=1e-12)
-
-    model.set_attn_implementation("sdpa")
-    model.save_pretrained(tmp_path)
-    assert type(model).from_pretrained(tmp_path).config._attn_implementation == "sdpa"
-
-
-@pytest.mark.parametrize("text", ["linattn", "sdpa"])
-def test_a_saved_model_keeps_the_attention_of_its_parts(text: str, tmp_path: Path) -> None:
-    model = tiny.llava()
-    model.set_attn_implementation({"text_config": text, "vision_config": "linattn"})
-    model.save_pretrained(tmp_path)
-    config = type(model).from_pretrained(tmp_path).config
-    assert config.text_config._attn_implementation == text
-    assert config.vision_config._attn_implementation == "linattn"
-
-
-def seeded(seed: int) -> FeatureMap:
-    return get_feature_map("favor", 4, generator=torch.Generator().manual_seed(seed))
-
-
-@pytest.mark.parametrize(("saved", "other"), [("relu", "elu"), (seeded(0), seeded(1))], ids=repr)
-def test_a_saved_model_with_another_feature_map_is_refused(
-    saved: str | FeatureMap, other: str | FeatureMap, tmp_path: Path
-) -> None:
-    register("linattn-other", feature_map=saved)
-    model = tiny.gpt2()
-    model.set_attn_implementation("linattn-other")
-    model.save_pretrained(tmp_path)
-    register("linattn-other", feature_map=other)
-    loaded = type(model).from_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"^linattn-other: expected") as refusal:
-        loaded(tiny.tokens(1, 3))
-    assert len(str(refusal.value)) < 200
-    renamed = type(model).from_pretrained(tmp_path, attn_implementation="linattn")
-    assert renamed(tiny.tokens(1, 3)).logits.isfinite().all()
 
 
 def test_a_name_that_is_not_registered_is_refused(
@@ -275,7 +242,7 @@ def test_a_name_that_is_not_registered_is_refused(
     model.save_pretrained(tmp_path)
     monkeypatch.delitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "linattn-gone")
     with pytest.raises(ValueError, match="linattn-gone"):
-        type(model).from_pretrained(tmp_path)
+        type(model).from_pretrained(tmp_path, attn_implementation="linattn-gone")
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -336,24 +303,6 @@ def test_a_mask_of_another_shape_is_refused(kind: str) -> None:
 def test_the_fixed_decay_is_that_of_our_own_layers() -> None:
     ours = Decay("fixed", 4)().double()
     torch.testing.assert_close(log_decay("fixed", 4, torch.ones(()).double()), ours)
-
-
-@pytest.mark.parametrize("decay", DECAYS, ids=str)
-def test_a_saved_model_keeps_its_decay(decay: Any, tmp_path: Path) -> None:
-    register("linattn-decay", decay=decay)
-    model, ids = tiny.llama(), tiny.tokens(1, 6)
-    model.set_attn_implementation("linattn-decay")
-    wanted = model(ids, use_cache=False).logits
-    model.save_pretrained(tmp_path)
-    loaded = type(model).from_pretrained(tmp_path, dtype=torch.float64)
-    logits = loaded(ids, use_cache=False).logits
-    torch.testing.assert_close(logits, wanted, rtol=0, atol=1e-12)
-
-    for other in (None, 0.3):
-        register("linattn-decay", decay=other)
-        loaded = type(model).from_pretrained(tmp_path)
-        with pytest.raises(ValueError, match="decay"):
-            loaded(ids)
 
 
 def test_a_decay_of_what_is_not_causal_is_refused() -> None:

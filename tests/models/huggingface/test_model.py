@@ -11,13 +11,22 @@ from torch import Tensor
 
 pytest.importorskip("transformers", reason="needs the extra [transformers]")
 
-from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    DynamicCache,
+    PreTrainedTokenizerFast,
+    Trainer,
+    TrainingArguments,
+    pipeline,
+)
 
 from linattn_models import AutoregressiveTransformer, MixtureOfLogistics, load, save
 from linattn_models.huggingface import (
     LinattnConfig,
     LinattnForCausalLM,
     StateLayer,
+    convert,
     from_transformers,
 )
 from linattn_models.huggingface.cache import CACHE
@@ -150,15 +159,48 @@ def test_as_many_tokens_as_positions_have_logits(side: str) -> None:
         model.generate(rows[0][None], max_new_tokens=1)
 
 
-def test_a_model_of_transformers_is_wrapped_too(tmp_path: Path) -> None:
-    teacher = tiny.llama()
-    LinattnForCausalLM.from_linattn(from_transformers(teacher)).save_pretrained(tmp_path)
+@pytest.mark.parametrize("window_size", [None, 0, 4])
+def test_a_converted_model_is_loaded_by_the_auto_classes(
+    window_size: int | None, tmp_path: Path
+) -> None:
+    teacher = tiny.llama(eos_token_id=3)
+    teacher.generation_config.max_new_tokens = 12
+    student = teacher if window_size is None else convert(teacher, window_size=window_size)
+    LinattnForCausalLM.from_transformers(student).save_pretrained(tmp_path)
     model = AutoModelForCausalLM.from_pretrained(tmp_path)
 
     rows = [tiny.tokens(1, length, seed=length)[0] for length in (7, 3, 5)]
     batch = {name: x for name, x in padded(rows, "left").items() if name != "position_ids"}
-    options = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
-    assert torch.equal(model.generate(**batch, **options), teacher.generate(**batch, **options))
+    assert isinstance(model, LinattnForCausalLM) and model.dtype == torch.float64
+    out = model.generate(**batch, do_sample=False)
+    assert torch.equal(out, student.generate(**batch, do_sample=False))
+
+
+def test_a_pipeline_and_a_trainer_take_the_folder_of_a_converted_model(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {f"w{token}": token for token in range(tiny.VOCABULARY)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    student = convert(tiny.llama().float(), window_size=3)
+    folder = str(tmp_path / "model")
+    LinattnForCausalLM.from_transformers(student).save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="w0").save_pretrained(folder)
+
+    generate = pipeline("text-generation", folder)
+    (answer,) = generate("w1 w2 w3", max_new_tokens=5, do_sample=False, return_full_text=False)
+
+    wanted = student.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=5, do_sample=False)
+    assert answer["generated_text"].split() == [f"w{x}" for x in wanted[0, 3:].tolist()]
+    pytest.importorskip("accelerate")
+    rows = [{"input_ids": x, "labels": x} for x in tiny.tokens(6, 8)]
+    settings = TrainingArguments(
+        str(tmp_path / "run"), max_steps=4, per_device_train_batch_size=6, learning_rate=1e-2,
+        report_to=[], disable_tqdm=True, use_cpu=True, save_strategy="no",
+    )  # fmt: skip
+    trainer = Trainer(generate.model, settings, train_dataset=rows)
+    before = trainer.evaluate(rows)["eval_loss"]
+    trainer.train()
+    assert trainer.evaluate(rows)["eval_loss"] < before
 
 
 def test_tokens_may_come_in_pieces() -> None:
@@ -171,6 +213,29 @@ def test_tokens_may_come_in_pieces() -> None:
 
     torch.testing.assert_close(first.logits, whole[:, 1:3])
     torch.testing.assert_close(second[0], whole[:, 3:])
+
+
+@pytest.mark.parametrize("attention", ["linear", "softmax", "windowed"])
+@pytest.mark.parametrize("size", [1, 3, 4])
+def test_left_padded_prompts_are_read_in_chunks(attention: str, size: int) -> None:
+    """Of which some hold nothing but padding of a row."""
+    for model in (wrapped(attention), LinattnForCausalLM.from_transformers(tiny.llama())):
+        options = {"max_new_tokens": 9, "do_sample": False}
+        out = model.generate(**LEFT, prefill_chunk_size=size, **options)
+        assert torch.equal(out, model.generate(**LEFT, **options))
+
+
+@pytest.mark.parametrize("start", [True, False])
+def test_padding_after_a_state_is_left_out(start: bool) -> None:
+    model = wrapped() if start else LinattnForCausalLM.from_transformers(tiny.llama())
+    first, second = torch.tensor([[1, 2], [0, 3]]), torch.tensor([[0, 4, 0, 2], [1, 0, 3, 0]])
+    masks = torch.tensor([[1, 1], [0, 1]]), torch.tensor([[0, 1, 0, 1], [1, 0, 1, 0]])
+    cache = DynamicCache()
+    model(first, attention_mask=masks[0], **{CACHE: cache})
+    got = model(second, attention_mask=torch.cat(masks, 1), **{CACHE: cache}).logits
+    for row, tokens in enumerate(([1, 2, 4, 2], [3, 1, 3])):
+        wanted = model(torch.tensor([tokens])).logits[0, -2:]
+        torch.testing.assert_close(got[row][masks[1][row].bool()], wanted)
 
 
 def test_it_is_saved_and_loaded_by_the_auto_classes(tmp_path: Path) -> None:
@@ -356,17 +421,6 @@ class TestRefusals:
         with pytest.raises(ValueError, match=r"row [12]"):
             wrapped().generate(ids, attention_mask=mask, max_new_tokens=2, **options)
 
-    def test_a_piece_of_a_prompt_without_tokens(self) -> None:
-        with pytest.raises(ValueError, match="prefill_chunk_size"):
-            wrapped().generate(**LEFT, max_new_tokens=2, prefill_chunk_size=3)
-
-    def test_padding_after_a_state(self) -> None:
-        model = wrapped()
-        cache = model(PAIR).past_key_values
-        mask = torch.tensor([[1, 1, 0, 1]])
-        with pytest.raises(ValueError, match="tokens that continue"):
-            model(PAIR, attention_mask=mask, past_key_values=cache)
-
     def test_caches_of_another_model(self) -> None:
         cache, keys = DynamicCache(), torch.ones(1, 2, 3, 4)
         cache.update(keys, keys, 0)
@@ -466,6 +520,14 @@ def test_parts_of_a_batch_add_up_to_the_mean_over_the_labels_that_trainer_counts
     ]
     assert len(torch.cat(losses)) == count
     torch.testing.assert_close(sum(parts), torch.cat(losses).mean().float())
+
+
+def test_without_a_start_vector_a_first_token_after_padding_has_no_loss() -> None:
+    model = LinattnForCausalLM.from_transformers(tiny.llama())
+    ids = torch.tensor([[0, 0, 7, 8, 9]])
+    labels = ids.masked_fill(ids == 0, -100)
+    loss = model(ids, attention_mask=(ids > 0).long(), labels=labels, num_items_in_batch=3).loss
+    torch.testing.assert_close(loss, model(ids[:, 2:], labels=ids[:, 2:]).loss * 2 / 3)
 
 
 def test_half_precision_with_sinusoidal_positions(tmp_path: Path) -> None:

@@ -11,13 +11,10 @@ from transformers import (
     BartConfig,
     BertConfig,
     BertForMaskedLM,
-    CLIPVisionConfig,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
-    LlavaConfig,
-    LlavaForConditionalGeneration,
     MistralConfig,
     MistralForCausalLM,
     PreTrainedModel,
@@ -83,15 +80,6 @@ def bert(**fields: Any) -> PreTrainedModel:
     sizes = {"hidden_size": 16, "max_position_embeddings": 64}
     config = BertConfig(**{"vocab_size": VOCABULARY, **heads, **dropout, **sizes, **fields})
     return ready(BertForMaskedLM, config)
-
-
-def llava() -> PreTrainedModel:
-    """A model of two parts, text and images."""
-    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1}
-    sizes |= {"num_attention_heads": 2}
-    vision = CLIPVisionConfig(**sizes, image_size=8, patch_size=4)
-    text = LlamaConfig(vocab_size=VOCABULARY, **sizes)
-    return LlavaForConditionalGeneration(LlavaConfig(vision_config=vision, text_config=text))
 
 
 MODELS = {"gpt2": gpt2, "llama": llama, "bert": bert}

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import torch
 from torch import Tensor
 
 from linattn_core import FeatureMap
 from linattn_core.errors import expected
 from linattn_core.torch_private import find_observer
 from linattn_models.attention.base import is_locked, is_writable
+from linattn_models.attention.exported_windows import attend_in_graph
 from linattn_models.attention.window_states import WindowSlots, continue_windows, step_windows
 from linattn_models.attention.windows import attend_windows
 from linattn_models.state import Cursor, LayerState, WindowCache, of_another_model
@@ -39,12 +41,11 @@ class Window:
 
         A row's padding comes after all its queries, so that the lengths are not needed.
         """
-        self._refuse_onnx(query)
         root = query.shape[-1] ** -0.25
-        settings = self._settings()
-        return attend_windows(
-            query * root, key * root, value, mask, None, window_size=self.size, **settings
-        )[0]
+        settings = {"window_size": self.size, **self._settings()}
+        if torch.compiler.is_exporting():
+            return attend_in_graph(query * root, key * root, value, mask, **settings)
+        return attend_windows(query * root, key * root, value, mask, None, **settings)[0]
 
     def attend_and_keep(
         self,
@@ -111,6 +112,6 @@ class Window:
 
     def _refuse_onnx(self, query: Tensor) -> None:
         if find_observer((query,)) == "onnx":
-            wanted, got = "attention without a window", f"window_size={self.size}"
-            advice = "its graph would fit one length only; use torch.export"
+            wanted, got = "whole sequences of a model with a window", "a state"
+            advice = "a state with a window is updated in place; export the forward"
             raise NotImplementedError(expected("torch.onnx.export", wanted, got, advice))

@@ -16,7 +16,7 @@ from linattn_core.state import accumulation_dtype
 # Far below the normalizers, so that it changes none; 0 / 0 would be NaN where there is no key.
 EPS = 1e-30
 # Products of fewer rows are slow.
-_LEAST_BLOCK = 64
+LEAST_BLOCK = 64
 
 
 def attend_windows(
@@ -116,10 +116,10 @@ def _softmax(
     """Softmax of each query over its window (B, H, N, M), and its log normalizer (B, H, N)."""
     (batch, heads, length, _), (kv_heads, columns) = query.shape, key.shape[1:3]
     if torch.compiler.is_compiling() and length > 1:
-        block = _LEAST_BLOCK  # sizes that depend on the length would be compiled for each length
+        block = LEAST_BLOCK  # sizes that depend on the length would be compiled for each length
     else:
         size = min(size, columns)
-        block = min(length, max(size, _LEAST_BLOCK))
+        block = min(length, max(size, LEAST_BLOCK))
     blocks, span = -(-length // block), size - 1 + block
     # The first column is that of the first query's window: columns are added, or left out.
     left, right = size - 1 - (columns - length), blocks * block - length

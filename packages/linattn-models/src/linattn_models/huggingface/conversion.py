@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
-import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
 import transformers
-from torch import nn
-from transformers import PreTrainedModel
+from torch import Tensor, nn
+from transformers import GenerationConfig, PreTrainedModel
+from transformers.utils import GENERATION_CONFIG_NAME, SAFE_WEIGHTS_NAME
 
 from linattn_core.errors import expected, quote
+from linattn_models.basics.validation import json_object
 from linattn_models.huggingface.converted import (
     HEAD_DIMS,
     LEARNED,
@@ -28,6 +31,7 @@ from linattn_models.huggingface.interface import refuse_decay, sees_only_the_pas
 from linattn_models.huggingface.padding import check_no_padding_behind
 from linattn_models.huggingface.pieces import find_misfit
 from linattn_models.huggingface.support import dispatches_by_name
+from linattn_models.weights.model_files import read_weights
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -75,7 +79,8 @@ def convert(
         decay: as for `register`, for causal models; not beside a window.
 
     Returns:
-        The model. `save_pretrained` saves it, `load_converted` loads it.
+        The model. `save_pretrained` saves it, `load_converted` loads it. A language model is
+        better saved as ours: see `LinattnForCausalLM.from_transformers`.
 
     Raises:
         ValueError, TypeError: a layer whose attention cannot be replaced, with the reason; a model
@@ -118,6 +123,8 @@ def convert(
     marked.config.linattn_window = window_size
     marked.config.linattn_feature_map = feature_map
     marked.config.linattn_decay = decay  # not saved where it is None
+    # from_pretrained takes this name, and the layers that it builds refuse to run.
+    marked.config.attn_implementation = NAME
     marked._is_stateful = True  # no token can be taken back, so generation is not speculative
     if hasattr(model, "generate"):
         model.register_forward_pre_hook(_check_last_logits, with_kwargs=True)
@@ -214,18 +221,11 @@ def _refusal(name: str, module: nn.Module, reason: str) -> ValueError:
     return ValueError(expected(name, "an attention layer that can be replaced", got, reason))
 
 
-# The kinds of weights that from_pretrained reports as not loaded.
-_NOT_LOADED = {
-    "missing_keys": "none",
-    "mismatched_keys": "another shape",
-    "unexpected_keys": "ones that no layer has",
-}
-
-
 def load_converted(folder: str | Path, **options: Any) -> PreTrainedModel:
     """Loads the model that `save_pretrained` wrote after `convert`.
 
-    `from_pretrained` alone would build softmax layers, whose weights have other names.
+    `from_pretrained` alone would build softmax layers, whose weights have other names. Language
+    models are better saved as ours: see `LinattnForCausalLM.from_transformers`.
 
     Args:
         folder: the folder with config.json and weights.
@@ -237,25 +237,69 @@ def load_converted(folder: str | Path, **options: Any) -> PreTrainedModel:
             or of another shape.
     """
     cls = _saved_class(folder)
-
-    def build(self: nn.Module, config: Any, *args: Any, **kwargs: Any) -> None:
-        cls.__init__(self, config, *args, **kwargs)
-        learned = config.linattn_feature_map == LEARNED
-        convert(
-            self,
-            num_features=config.linattn_features if learned else None,
-            window_size=config.linattn_window,
-            feature_map=config.linattn_feature_map,
-            decay=getattr(config, "linattn_decay", None),
-        )
-
-    loader: Any = type(cls.__name__, (cls,), {"__init__": build, "__module__": cls.__module__})
     both = options.pop("output_loading_info", False)
-    options["ignore_mismatched_sizes"] = True  # they are refused below, in our words
-    model, info = loader.from_pretrained(folder, output_loading_info=True, **options)
-    _check_weights(folder, info)
-    model.__class__ = cls
-    return (model, info) if both else model
+    config, options = cls.config_class.from_pretrained(folder, return_unused_kwargs=True, **options)
+    with torch.device("meta"):
+        names = [name for name, _ in _attention_layers(cls(copy.deepcopy(config)))]
+    weights, new = _divide(_read_tensors(Path(folder)), names)
+    model, info = cls.from_pretrained(
+        None, config=config, state_dict=weights, output_loading_info=True,
+        ignore_mismatched_sizes=True, **options,
+    )  # fmt: skip
+    _refuse_weights(folder, {kind: info[kind] for kind in _NOT_LOADED})
+    learned = config.linattn_feature_map == LEARNED
+    convert(
+        model,
+        num_features=config.linattn_features if learned else None,
+        window_size=config.linattn_window,
+        feature_map=config.linattn_feature_map,
+        decay=getattr(config, "linattn_decay", None),
+    )
+    _load_new(folder, model, names, new)
+    if Path(folder, GENERATION_CONFIG_NAME).is_file():
+        model.generation_config = GenerationConfig.from_pretrained(folder)
+    model.name_or_path = str(folder)
+    return (model, info) if both else cast(PreTrainedModel, model)
+
+
+def _read_tensors(folder: Path) -> dict[str, Tensor]:
+    """The tensors of all files of weights."""
+    files = sorted(folder.glob("model*.safetensors")) or [folder / SAFE_WEIGHTS_NAME]
+    return {name: x for file in files for name, x in read_weights(file).items()}
+
+
+def _divide(
+    tensors: Mapping[str, Tensor], layers: Sequence[str]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The weights of the model by their names before `convert`, and those that it added."""
+    converted = re.compile(rf"({'|'.join(map(re.escape, layers))})\.(attention\.)?(.*)")
+    weights, new = {}, {}
+    for name, x in tensors.items():
+        match = converted.fullmatch(name)
+        if match is None or match[2]:
+            weights[name if match is None else f"{match[1]}.{match[3]}"] = x
+        else:
+            new[name] = x
+    return weights, new
+
+
+def _load_new(
+    folder: str | Path, model: nn.Module, layers: Sequence[str], tensors: Mapping[str, Tensor]
+) -> None:
+    """Loads the weights that `convert` added to the layers."""
+    own = {
+        f"{layer}.{name}": x
+        for layer in layers
+        for name, x in model.get_submodule(layer).state_dict().items()
+        if not name.startswith("attention.")
+    }
+    both = own.keys() & tensors.keys()
+    _refuse_weights(folder, {
+        "missing_keys": own.keys() - both,
+        "mismatched_keys": [name for name in both if own[name].shape != tensors[name].shape],
+        "unexpected_keys": tensors.keys() - both,
+    })  # fmt: skip
+    model.load_state_dict(tensors, strict=False)
 
 
 def _saved_class(folder: str | Path) -> Any:
@@ -270,12 +314,7 @@ def _saved_class(folder: str | Path) -> Any:
             got = "an adapter alone"
             advice = "save the model that its merge_and_unload() returns"
         raise ValueError(expected(str(folder), wanted, got, advice))
-    try:
-        config = json.loads(path.read_bytes())
-    except ValueError:
-        config = None
-    if not isinstance(config, dict) or "model_type" not in config:
-        raise ValueError(expected(str(path), "a model's config with its model_type", "none"))
+    config = json_object(path.read_bytes(), str(path))
     names = config.get("architectures") or ["no class of a model"]
     cls = getattr(transformers, names[0], None)
     fields = ("linattn_features", "linattn_window", "linattn_feature_map")
@@ -285,13 +324,21 @@ def _saved_class(folder: str | Path) -> Any:
     return cls
 
 
-def _check_weights(folder: str | Path, info: dict[str, Any]) -> None:
+# The kinds of weights that are not loaded.
+_NOT_LOADED = {
+    "missing_keys": "none",
+    "mismatched_keys": "another shape",
+    "unexpected_keys": "ones that no layer has",
+}
+
+
+def _refuse_weights(folder: str | Path, unfit: Mapping[str, Iterable[Any]]) -> None:
     """Refuses weights that do not match the model, which would leave some of its weights random."""
-    for kind, what in _NOT_LOADED.items():
-        # A mismatched name comes in a tuple with both shapes.
-        names = sorted(x if isinstance(x, str) else x[0] for x in info[kind])
+    for kind, found in unfit.items():
+        # transformers gives a mismatched name in a tuple with both shapes.
+        names = sorted(x if isinstance(x, str) else x[0] for x in found)
         if names:
             others = f" and {len(names) - 3} others" if len(names) > 3 else ""
-            got = f"{what}: {', '.join(names[:3])}{others}"
+            got = f"{_NOT_LOADED[kind]}: {', '.join(names[:3])}{others}"
             advice = "load the folder that save_pretrained wrote after convert, as it is"
             raise ValueError(expected(str(folder), "the weights of its config", got, advice))

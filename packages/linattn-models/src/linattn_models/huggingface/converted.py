@@ -20,7 +20,6 @@ from linattn_models.attention.windows import attend_windows
 from linattn_models.huggingface.cache import CACHE, OLD_NAME, StateLayer, state_layer
 from linattn_models.huggingface.decays import Decay, log_decay
 from linattn_models.huggingface.interface import Call, refuse_decay, register_function
-from linattn_models.huggingface.names import remember
 from linattn_models.huggingface.padding import Padding, check_left_padded
 from linattn_models.state import WindowCache
 
@@ -294,4 +293,3 @@ def _began(layer: StateLayer) -> Tensor:
 
 
 register_function(NAME, _compute_converted)
-remember(NAME, {})

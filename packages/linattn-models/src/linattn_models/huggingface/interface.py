@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, NoReturn, cast
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,6 @@ from linattn_core.errors import expected, quote
 from linattn_core.feature_maps.registry import shared_feature_map
 from linattn_core.registry import find_backend
 from linattn_models.huggingface.decays import Decay, log_decay, read_decay
-from linattn_models.huggingface.names import describe, refuse_other_settings, registered, remember
 from linattn_models.huggingface.support import check_dispatches
 
 # Arguments with which models change the attention weights, and what each of them is.
@@ -39,6 +38,9 @@ _OF_SOFTMAX = {
 # Maps that are given by name are built once with this head dim, to refuse what no model can use.
 _USUAL_HEAD_DIM = 64
 _EPS = 1e-6
+
+registered: dict[str, dict[str, Any]] = {}
+"""The feature map, decay and eps of each name that `register` got."""
 
 
 class Call(NamedTuple):
@@ -90,9 +92,8 @@ def register(
     caps and sinks; a decay where attention is not causal. Under `torch.compile` pass an
     `attention_mask`: without one, transformers treats every batch as packed.
 
-    `save_pretrained` writes the name into config.json, so that `from_pretrained` builds the same
-    attention, or refuses where the name is not registered. A model that was saved with another
-    feature map, decay or eps than the name has now is refused when it runs.
+    `save_pretrained` does not write the name: pass `attn_implementation=name` to `from_pretrained`
+    too, or save the model as one of ours (`LinattnForCausalLM.from_transformers`).
 
     Args:
         name: the value of `attn_implementation`; a name that `register` got before is replaced.
@@ -110,10 +111,9 @@ def register(
     if backend != "auto":
         find_backend(backend)
     decay = read_decay(decay)
-    remember(name, describe(feature_map, eps, decay))
-    register_function(
-        name, partial(_linear, feature_map=feature_map, decay=decay, eps=eps, backend=backend)
-    )
+    settings: dict[str, Any] = {"feature_map": feature_map, "decay": decay, "eps": eps}
+    register_function(name, partial(_linear, backend=backend, **settings))
+    registered[name] = settings
 
 
 def _check_name(name: str) -> None:
@@ -123,10 +123,7 @@ def _check_name(name: str) -> None:
     if not re.fullmatch(r"[\w.-]+", name):
         wanted = "letters, digits, '.', '-' and '_'"  # others mean kernels from a hub
         raise ValueError(expected("name", wanted, quote(name)))
-    taken = {"eager", *ALL_ATTENTION_FUNCTIONS.valid_keys()} - {
-        own for own, settings in registered.items() if settings
-    }
-    if name in taken:
+    if name in {"eager", *ALL_ATTENTION_FUNCTIONS.valid_keys()} - registered.keys():
         wanted = "one that transformers does not have"
         raise ValueError(expected("name", wanted, quote(name), "choose another"))
 
@@ -218,7 +215,6 @@ def _linear(
 ) -> Tensor:
     """The attention function that `register` registers."""
     queries, keys = call.query.shape[2], call.key.shape[2]
-    refuse_other_settings(cast(Any, call.module).config)
     _refuse_dropout(call.dropout)
     _refuse_scaling(call.scaling, call.query.shape[-1])
     if decay is not None and not call.is_causal:

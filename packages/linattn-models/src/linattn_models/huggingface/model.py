@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from os import PathLike
 from pathlib import Path
 from typing import Any, cast
@@ -18,8 +19,9 @@ from linattn_models.basics.files import replace_file
 from linattn_models.heads.base import check_sequences
 from linattn_models.huggingface.cache import CACHE, StateLayer, either_cache, state_layer
 from linattn_models.huggingface.configuration import LinattnConfig
-from linattn_models.huggingface.padding import Padding, check_prompts, check_unpadded
+from linattn_models.huggingface.padding import Padding, check_no_padding_behind, check_prompts
 from linattn_models.huggingface.steps import Steps
+from linattn_models.huggingface.translation import from_transformers
 from linattn_models.state import DecodingState, check_end, less_one
 from linattn_models.tokens.autoregressive import AutoregressiveTransformer
 
@@ -40,6 +42,7 @@ model = AutoModelForCausalLM.from_pretrained("this folder")
 ```
 """
 
+_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 # What `generate` passes in a step. transformers' own method takes as long for it as a small layer.
 _OF_A_STEP = {"logits_to_keep", "next_sequence_length", "use_cache", CACHE}
 
@@ -85,6 +88,22 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         wrapped.model = model
         return cast(LinattnForCausalLM, wrapped.train(model.training))
 
+    @classmethod
+    def from_transformers(cls, model: PreTrainedModel) -> LinattnForCausalLM:
+        """A language model of transformers as this class, converted by `convert` or not.
+
+        Its weights are copied, as by `linattn_models.huggingface.from_transformers`; special tokens
+        and settings of generation are the model's. `save_pretrained` of the result is how a
+        converted model is saved, so that `AutoModelForCausalLM` and pipelines load it.
+
+        Raises:
+            ValueError, TypeError: as `linattn_models.huggingface.from_transformers`.
+        """
+        tokens = {name: getattr(model.config, name, None) for name in _TOKENS}
+        wrapped = cls.from_linattn(from_transformers(model), **tokens)
+        wrapped.generation_config = copy.deepcopy(model.generation_config)
+        return wrapped
+
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -115,9 +134,10 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
             logits_to_keep: how many of the last positions get logits, or their indices; 0 for all.
             return_dict: False for a tuple; by default as configured.
             num_items_in_batch: the number by which the summed loss is divided, from Trainer, which
-                counts all labels but the first column and -100: the first token of a row with
-                padding before it, which the start vector predicts, is then one of them. By default
-                the number of labels that count, each after a token of its row.
+                counts all labels but the first column and -100. The first token of a row with
+                padding before it is one of them: a start vector predicts it, and a model without
+                one has no loss there. By default the number of labels that count, each after a
+                token of its row.
             past_key_values: the cache, by its name before transformers 5.24.
             **others: refused unless None or False, such as inputs_embeds and output_attentions.
 
@@ -126,9 +146,9 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
             transformers gives it. Logits at padded positions are those of the tokens before.
 
         Raises:
-            ValueError, TypeError: another shape, dtype, length or token; padding among tokens
-                that continue a state; a state of other sizes, or with LSH; offloaded weights. Other
-                weights of the same sizes are not noticed: a cache has no fingerprint.
+            ValueError, TypeError: another shape, dtype, length or token; a state of other sizes,
+                or with LSH; offloaded weights. Other weights of the same sizes are not noticed: a
+                cache has no fingerprint.
 
         Cost: O(N) time; one token after a state costs the same at every position. Without gradients
         and in evaluation mode, such steps are compiled from the 17th of a cache on, or from the
@@ -157,11 +177,10 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
             hidden = self._begin(input_ids, attention_mask, layer)
             logits = self.model.output(hidden[:, positions])
         else:
-            check_unpadded(attention_mask, input_ids.shape[1])
-            logits = self._continue(input_ids, layer)[:, positions]
+            logits = self._continue(input_ids, attention_mask, layer, positions)
         loss = None
         if labels is not None:
-            if num_items_in_batch is None:
+            if num_items_in_batch is None or not self.model.has_start:
                 labels = _select_predicted(labels, attention_mask)
             loss = self.loss_function(
                 logits, labels, self.config.vocab_size, num_items_in_batch=num_items_in_batch
@@ -181,7 +200,9 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any
     ) -> dict[str, Any]:
         """The arguments that `generate` passes to `forward`."""
-        check_prompts(attention_mask)
+        # A chunk of longer prompts comes without a `next_sequence_length`.
+        is_whole = "next_sequence_length" in kwargs
+        (check_prompts if is_whole else check_no_padding_behind)(attention_mask)
         one = kwargs.get("next_sequence_length") == 1 and kwargs.keys() == _OF_A_STEP
         if one and input_ids.device == self.model.device:
             del kwargs["next_sequence_length"]
@@ -270,23 +291,27 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         """Whether tokens (B, N) fill all positions, so that none is left for the start vector."""
         return self.model.has_start and ids.ndim == 2 and ids.shape[1] == self.model.longest
 
-    def _continue(self, ids: Tensor, layer: StateLayer) -> Tensor:
-        """The logits (B, N, V) after each token that follows a state."""
+    def _continue(
+        self, ids: Tensor, mask: Tensor | None, layer: StateLayer, positions: slice | Tensor
+    ) -> Tensor:
+        """The logits (B, kept, V) after tokens (B, N) that follow a state; 0 before the first."""
         model, state, length = self.model, self._own(layer.state), ids.shape[1]
         check_sequences(model.head, ids, 1, None)
-        after = state.cursor.after(length, None)
+        padding = Padding.of(None if mask is None else mask[:, -length:], ids)
+        after = state.cursor.after(length, padding.lengths)
         check_end(after, model.longest)
         if state.max_length is not None and after.furthest > state.max_length:
             state = state.with_room(self._room(after.furthest))
-        if length == 1:
+        if length == 1 and padding.lengths is None:
             stepping: Any = layer.steps.choose(model, state.cursor.furthest) or model
             logits, state = stepping.step(ids[:, 0], state)
-            logits = logits.unsqueeze(1)
+            logits = logits.unsqueeze(1)[:, positions]
         else:
             layer.steps = Steps()  # a prompt: compares all weights again
-            vectors = model.positions(model._embed(ids), state.cursor.position)
-            hidden, state = model.transformer.prefill(vectors, None, state)
-            logits = model.output(hidden)
+            vectors = model.positions(model._embed(padding.to_the_end(ids)), state.cursor.position)
+            hidden, state = model.transformer.prefill(vectors, padding.lengths, state)
+            hidden = padding.after_tokens(hidden, has_start=False)
+            logits = model.output(hidden[:, positions])
         layer.state, layer.seen = state, layer.seen + length
         return cast(Tensor, logits)
 

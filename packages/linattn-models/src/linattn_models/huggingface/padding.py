@@ -98,14 +98,3 @@ def check_prompts(mask: Tensor | None) -> None:
             wanted = "a token of every prompt"
             raise ValueError(expected("attention_mask of generate", wanted, got, advice))
         check_left_padded(mask)
-
-
-def check_unpadded(mask: Tensor | None, length: int) -> None:
-    """Refuses padding among the last `length` tokens, which continue a state."""
-    if mask is None:
-        return
-    if mask.shape[1] < length or not mask[:, -length:].all():
-        wanted = f"1 for each of the {length} tokens that continue a state"
-        got = f"shape {tuple(mask.shape)} with padding there, or fewer columns"
-        advice = "continue rows of one length, or start with a new cache"
-        raise ValueError(expected("attention_mask", wanted, got, advice))

@@ -24,7 +24,7 @@ from linattn_models.attention import Attention, Linear, Softmax
 from linattn_models.basics.modes import evaluating
 from linattn_models.huggingface.converted import ConvertedAttention, shape_of
 from linattn_models.huggingface.decays import log_decay
-from linattn_models.huggingface.names import registered
+from linattn_models.huggingface.interface import registered
 from linattn_models.layers.config import TransformerConfig
 from linattn_models.tokens.autoregressive import AutoregressiveTransformer
 
@@ -251,11 +251,12 @@ def _read_attention(layer: nn.Module) -> tuple[Attention, Tensors]:
     name = attention.config._attn_implementation
     if settings := registered.get(name):
         feature_map = settings["feature_map"]
+        feature_map = getattr(feature_map, "pointwise", None) or feature_map
         if feature_map not in feature_map_names():
             raise _cannot("feature_map", "one that is given by name", feature_map)
         _, kv_heads, head_dim = shape_of(layer)
         weights = shared_feature_map(feature_map, head_dim).state_dict(prefix="feature_map.")
-        decay = settings.get("decay")
+        decay = settings["decay"]
         like = next(layer.parameters())
         weights |= _decay_weights(log_decay(decay, kv_heads, like.double()), like)
         linear = Linear(feature_map, settings["eps"], decay=None if decay is None else "fixed")

@@ -115,7 +115,7 @@ def read_model_files(folder: Path) -> ModelFiles:
     path, weights = folder / CONFIG_FILE, folder / WEIGHTS_FILE
     while True:
         before = [_stamp(folder / name) for name in _FILES]
-        config, tensors = read_model_config(path), _read_weights(weights)
+        config, tensors = read_model_config(path), read_weights(weights)
         digest = compute_digest(tensors)
         for saved in (config, *_pending_configs(folder)):
             tokenizer = _find_tokenizer(folder, saved)
@@ -203,7 +203,8 @@ def _is_of_a_saved_model(path: Path) -> bool:
         return False
 
 
-def _read_weights(path: Path) -> dict[str, Tensor]:
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, by name."""
     if not path.is_file():
         wanted, advice = "the weights of a model", "restore the file, or save the model again"
         raise FileNotFoundError(expected(str(path), wanted, "no file", advice))
