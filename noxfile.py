@@ -257,7 +257,7 @@ def bench_peers(session: nox.Session) -> None:
             env={"PATH": path_without("nvcc")},
         )  # fmt: skip
         # The guide's pairs of calls run where the other library is installed: here.
-        session.run("python", "-m", "pytest", "--backend", "cpu", "tests/contract/test_peers.py")
+        session.run("python", "-m", "pytest", "tests/contract/test_peers.py")
     session.run("python", "-m", "benchmarks", "--peers", *session.posargs)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle
 from typing import Any, Protocol
 
 import torch
@@ -150,6 +152,15 @@ class Case:
 
     def with_(self, **changes: Any) -> Case:
         return replace(self, **changes)
+
+
+def in_two_dtypes(cases: Sequence[Case], others: Sequence[torch.dtype]) -> list[Case]:
+    """Each case in float32, and in one other dtype, which take turns."""
+    return [
+        case.with_(dtype=dtype)
+        for case, other in zip(cases, cycle(others), strict=False)
+        for dtype in (torch.float32, other)
+    ]
 
 
 def upstream(results: dict[str, Tensor]) -> dict[str, Tensor]:

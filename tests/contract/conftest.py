@@ -23,7 +23,7 @@ from .places import device_of, differentiates, usable_backends
 # The CUDA kernels, emulated: one block for a sequence, or several blocks, each for a segment.
 EMULATED = ("emulated", "emulated-segments")
 # Tests of the way through torch, which does not depend on how a sequence is cut.
-CUT_ALIKE = ("test_compile",)
+CUT_ALIKE = ("test_compile", "test_transforms", "test_attention_state")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -44,9 +44,9 @@ def _emulated(module: str) -> tuple[str, ...]:
 def pytest_runtest_call(item: pytest.Function) -> Generator[None]:
     """Skips what a backend without gradients refuses, with its sentence as the reason.
 
-    The minimum that each backend has to pass is not skipped, or refusals could empty the suite. In
-    modules and parameters of arguments that a backend may lack (`MAY_REFUSE`, the marker
-    `may_refuse`), the refusals of every backend that is not `COMPLETE` are skipped.
+    The minimum that each backend has to pass is not skipped, or refusals could empty the suite.
+    Where tests need arguments that a backend may lack (the marker `may_refuse`), the refusals of
+    every backend that is not `COMPLETE` are skipped.
     """
     try:
         return (yield)
@@ -55,7 +55,7 @@ def pytest_runtest_call(item: pytest.Function) -> Generator[None]:
         if name is None or f"{name!r} refuses" not in str(error):
             raise
         marked = item.get_closest_marker("may_refuse") is not None
-        optional = (marked or getattr(item.module, "MAY_REFUSE", False)) and name not in COMPLETE
+        optional = marked and name not in COMPLETE
         if differentiates(name) and not optional:
             raise
         if not optional and required(item.originalname, item.callspec.params):

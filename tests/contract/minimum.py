@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import pytest
 import torch
 
 from .cases import Case
@@ -21,7 +22,7 @@ FORWARD_ONLY = frozenset(
     }
 )
 
-# These refuse no call on their device, so that modules with `MAY_REFUSE` skip none of theirs.
+# These refuse no call on their device, so that the marker `may_refuse` skips none of theirs.
 COMPLETE = frozenset({"reference", "cpu"})
 
 
@@ -29,6 +30,20 @@ def required(name: str, parameters: Mapping[str, Any]) -> bool:
     """Whether a backend without gradients may not refuse what this test calls."""
     case = parameters.get("case", Case())
     return name in FORWARD_ONLY and parameters.get("is_causal", True) and _is_plain(case)
+
+
+def may_refuse(cases: Iterable[Case]) -> list[Any]:
+    """Parameters of a test, of which those with arguments that a backend may lack are marked."""
+    return [
+        pytest.param(x, id=str(x), marks=pytest.mark.may_refuse if _is_extended(x) else ())
+        for x in cases
+    ]
+
+
+def _is_extended(case: Case) -> bool:
+    """A call with what a backend may refuse: a mask, groups, decay, bare sums and the like."""
+    lacks = case.mask is case.log_decay is case.kv_heads is None and case.normalize
+    return not (lacks and not case.return_normalizer and (case.is_causal or not case.initial_state))
 
 
 def _is_plain(case: Case) -> bool:

@@ -64,15 +64,21 @@ class Rows:
         out, state = self._call(*map(self._joined, self.tensors), cu_seqlens=ends)
         return self._results(out[0], state, out * self._joined(self.weights))
 
-    def padded(self, slots: list[Tensor], length: int) -> list[Tensor]:
-        """Row i at the positions slots[i], with NaN in the keys and values of the padding."""
+    def padded(
+        self, slots: list[Tensor], length: int, key_lengths: Tensor | None = None
+    ) -> list[Tensor]:
+        """Row i at the positions slots[i], with NaN in the keys and values of the padding.
+
+        A mask tells which these are, or key_lengths.
+        """
         slots = [slot.to(self.weights.device) for slot in slots]
         mask = torch.zeros(len(slots), length, dtype=torch.bool)
         for row, slot in zip(mask, slots, strict=True):
             row[slot] = True
         query, *others = self.tensors
         key, value = (placed(x, slots, length, float("nan")) for x in others)
-        out, state = self._call(placed(query, slots, length), key, value, attn_mask=mask)
+        told = {"attn_mask": mask} if key_lengths is None else {"key_lengths": key_lengths}
+        out, state = self._call(placed(query, slots, length), key, value, **told)
         present = torch.cat([out[i][:, slot] for i, slot in enumerate(slots)], 1)
         return self._results(present, state, out * placed(self.weights, slots, length))
 

@@ -1,13 +1,14 @@
-"""Gradients by finite differences, twice; or a refusal that says so.
+"""Which derivatives there are, once and twice, what they cost, and the refusal of others.
 
-Where a backend takes no float64, rounding drowns finite differences: there its derivatives are held
-to those of the definition in float64.
+Their values are those of the definition (`test_oracle`). Second derivatives, and those of a step,
+are computed from plain operations for every backend, so that they are checked for one.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -21,39 +22,63 @@ from linattn_core import (
 )
 from linattn_core.registry import find_backend
 
-from .agreement import assert_agree, assert_within_budget
+from .agreement import assert_agree
 from .cases import Case, drawing
+from .minimum import may_refuse
 from .places import widest
 
+SMALL = Case(batch=2, heads=2, queries=4, head_dim=2, value_dim=2)
 KINDS = [
-    Case(batch=1, heads=2, queries=5, head_dim=2, value_dim=3),
-    Case(batch=1, heads=2, queries=3, keys=4, head_dim=2, value_dim=3, is_causal=False),
-    Case(batch=1, heads=1, queries=5, head_dim=2, value_dim=2, initial_state=True),
-    Case(batch=2, heads=1, queries=4, head_dim=2, value_dim=2, key_lengths=(4, 2)),
-    Case(batch=1, heads=1, queries=5, head_dim=2, value_dim=2, cu_seqlens=(0, 2, 5)),
+    SMALL,
+    SMALL.with_(is_causal=False, keys=3),
+    SMALL.with_(initial_state=True),
+    SMALL.with_(key_lengths=(4, 2)),
+    SMALL.with_(batch=1, cu_seqlens=(0, 1, 4), initial_state=True),
+]
+EXTENDED = [
+    SMALL.with_(mask="gaps"),
+    SMALL.with_(is_causal=False, keys=3, initial_state=True),
+    SMALL.with_(kv_heads=1, is_causal=False, mask="left"),
+    SMALL.with_(log_decay="heads", initial_state=True),
+    SMALL.with_(
+        log_decay="positions", mask="gaps", batch=1, cu_seqlens=(0, 1, 4), initial_state=True
+    ),
+    SMALL.with_(is_causal=False, keys=0, initial_state=True),
+    SMALL.with_(kv_heads=1, log_decay="positions", initial_state=True, mask="left"),
+    SMALL.with_(kv_heads=1, batch=1, cu_seqlens=(0, 1, 4), initial_state=True, is_causal=False),
+    SMALL.with_(normalize=False, log_decay="positions"),
+    SMALL.with_(return_normalizer=True),
+    SMALL.with_(return_normalizer=True, normalize=False, is_causal=False),
 ]
 
 
-def function(case: Case, backend: str) -> tuple[Callable[..., tuple[Tensor, ...]], list[Tensor]]:
-    tensors = case.with_(dtype=widest(backend)).inputs()
+Attend = Callable[..., tuple[Tensor, ...]]
+
+
+def function(case: Case, form: Callable[..., Any]) -> Attend:
+    """A form of the operator as a function of the case's tensors alone."""
+    names = list(case.inputs())
 
     def attend(*inputs: Tensor) -> tuple[Tensor, ...]:
-        by_name = dict(zip(tensors, inputs, strict=True))
+        by_name = dict(zip(names, inputs, strict=True))
         q, k, v = inputs[:3]
         initial = LinearAttentionState(by_name["s"], by_name["z"]) if "s" in by_name else None
         decay = {"log_decay": by_name["log_decay"]} if "log_decay" in by_name else {}
-        *out, state = linear_attention(
-            q, k, v,
-            initial_state=initial, return_state=True, backend=backend, **case.options(), **decay,
-        )  # fmt: skip
+        options = {**case.options(), **decay}
+        *out, state = form(q, k, v, initial_state=initial, return_state=True, **options)
         return *out, *state
 
-    return attend, list(tensors.values())
+    return attend
 
 
-@pytest.mark.parametrize("case", KINDS, ids=str)
+def on(backend: str) -> Callable[..., Any]:
+    return functools.partial(linear_attention, backend=backend)
+
+
+@pytest.mark.parametrize("case", may_refuse([*KINDS, *EXTENDED[:5]]))
 def test_a_gradient_alone_is_what_it_is_among_all(case: Case, backend: str) -> None:
-    attend, leaves = function(case, backend)
+    leaves = list(case.with_(dtype=widest(backend)).inputs().values())
+    attend = function(case, on(backend))
 
     def loss(inputs: list[Tensor]) -> Tensor:
         return torch.stack([x.square().sum() for x in attend(*inputs)]).sum()
@@ -64,88 +89,70 @@ def test_a_gradient_alone_is_what_it_is_among_all(case: Case, backend: str) -> N
         torch.testing.assert_close(got, expected)
 
 
-@pytest.mark.parametrize("case", KINDS, ids=str)
-def test_gradients(case: Case, backend: str) -> None:
-    if widest(backend) != torch.float64:
-        assert_within_budget(case, backend)
-        return
-    assert torch.autograd.gradcheck(*function(case, backend))
+@pytest.mark.parametrize("case", [*KINDS, *EXTENDED], ids=str)
+def test_second_gradients_are_those_of_the_definition(case: Case) -> None:
+    inputs = list(case.with_(dtype=torch.float64).inputs().values())
+    assert_second_derivatives_agree(case, "reference", inputs)
 
 
-@pytest.mark.parametrize("case", KINDS, ids=str)
-def test_second_gradients_or_a_refusal(case: Case, backend: str) -> None:
-    attend, inputs = function(case, backend)
-    if find_backend(backend).double_backward and widest(backend) == torch.float64:
-        assert torch.autograd.gradgradcheck(attend, inputs)
-        return
+def test_second_gradients_or_a_refusal(backend: str) -> None:
+    case = SMALL.with_(initial_state=True)
+    inputs = list(case.with_(dtype=widest(backend)).inputs().values())
     if find_backend(backend).double_backward:
-        assert_second_derivatives_agree(attend, function(case, "reference")[0], inputs)
+        assert_second_derivatives_agree(case, backend, inputs)
         return
-    first = torch.autograd.grad(attend(*inputs)[0].sum(), inputs[0], create_graph=True)[0]
+    out = function(case, on(backend))(*inputs)[0]
+    first = torch.autograd.grad(out.sum(), inputs[0], create_graph=True)[0]
     with pytest.raises(RuntimeError, match='backend="reference"'):
         first.sum().backward()
 
 
-def assert_second_derivatives_agree(
-    ours: Callable[..., tuple[Tensor, ...]],
-    exact: Callable[..., tuple[Tensor, ...]],
-    inputs: list[Tensor],
-) -> None:
-    """Derivatives of a random functional of the gradients of another, ours beside float64's."""
+def assert_second_derivatives_agree(case: Case, backend: str, inputs: list[Tensor]) -> None:
+    """Ours beside those of the definition in float64."""
     wide = [x.detach().double().requires_grad_() for x in inputs]
-    both = second_derivatives(ours, inputs), second_derivatives(exact, wide)
-    for got, expected in zip(*both, strict=True):
+    ours = second_derivatives(function(case, on(backend)), inputs)
+    exact = second_derivatives(function(case, reference.quadratic), wide)
+    for got, expected in zip(ours, exact, strict=True):
         assert_agree(got, expected.to(got.dtype))
 
 
-def second_derivatives(
-    attend: Callable[..., tuple[Tensor, ...]], inputs: list[Tensor]
-) -> tuple[Tensor, ...]:
+def second_derivatives(attend: Attend, inputs: list[Tensor]) -> tuple[Tensor, ...]:
+    """Derivatives of a random functional of the gradients of another."""
     draw = drawing(2)
     outputs = attend(*inputs)
     total = sum((x.sin() * draw(*x.shape, dtype=x.dtype)).sum() for x in outputs)
     first = torch.autograd.grad(total, inputs, create_graph=True)
-    again = sum((x * draw(*x.shape, dtype=x.dtype)).sum() for x in first)
+    again = sum((x.sin() * draw(*x.shape, dtype=x.dtype)).sum() for x in first)
     return torch.autograd.grad(again, inputs)
 
 
-def require_second_derivatives(backend: str) -> None:
-    """Skips the test where a backend refuses them, which another test asserts."""
-    if not find_backend(backend).double_backward:
-        pytest.skip(f"{backend} has no second derivatives")
-
-
-def test_second_gradients_in_half_precision_sum_wide(backend: str) -> None:
+def test_second_gradients_in_half_precision_sum_wide() -> None:
     """Normalizers of 1,200 keys of 64 features pass the largest float16."""
-    require_second_derivatives(backend)
     draw = drawing(0)
     half = [draw(1, 1, 1_200, 64, dtype=torch.float16).requires_grad_() for _ in range(3)]
 
-    def second(inputs: list[Tensor], backend: str) -> tuple[Tensor, ...]:
-        out = linear_attention(*inputs, is_causal=True, backend=backend)
+    def second(inputs: list[Tensor]) -> tuple[Tensor, ...]:
+        out = linear_attention(*inputs, is_causal=True, backend="reference")
         first = torch.autograd.grad(out[:, :, 1_000:].sum(), inputs, create_graph=True)
         return torch.autograd.grad(sum(x.sum() for x in first), inputs)
 
-    exact = second([x.detach().double().requires_grad_() for x in half], "reference")
-    for got, expected in zip(second(half, backend), exact, strict=True):
+    exact = second([x.detach().double().requires_grad_() for x in half])
+    for got, expected in zip(second(half), exact, strict=True):
         largest = expected.abs().max()
         assert (got.double() - expected).abs().max() <= 2**-6 * largest
 
 
 @pytest.mark.parametrize("padded", ["key_lengths", "attn_mask"])
-def test_second_gradients_do_not_see_padding(padded: str, backend: str) -> None:
-    require_second_derivatives(backend)
-    case = Case(batch=1, heads=1, queries=6, head_dim=2, value_dim=2)
-    tensors = [x.detach().to(widest(backend)) for x in case.inputs().values()]
-    mask = {"key_lengths": torch.tensor([4])} if padded == "key_lengths" else {}
-    mask = mask or {"attn_mask": torch.arange(6)[None] < 4}
+def test_second_gradients_do_not_see_padding(padded: str) -> None:
+    tensors = [x.detach() for x in SMALL.with_(queries=6, batch=1).inputs().values()]
+    told = torch.tensor([4]) if padded == "key_lengths" else torch.arange(6)[None] < 4
 
     def second(filled: float) -> list[Tensor]:
-        inputs = [x.clone() for x in tensors]
-        for x in inputs[1:]:
+        leaves = [x.clone() for x in tensors]
+        for x in leaves[1:]:
             x[:, :, 4:] = filled
-        leaves = [x.requires_grad_() for x in inputs]
-        out = linear_attention(*leaves, is_causal=True, backend=backend, **mask)
+        leaves = [x.requires_grad_() for x in leaves]
+        out = linear_attention(*leaves, is_causal=True, backend="reference", **{padded: told})
         first = torch.autograd.grad(out.sin().sum(), leaves, create_graph=True)
         return list(torch.autograd.grad(sum(x.sin().sum() for x in first), leaves))
 
@@ -153,24 +160,25 @@ def test_second_gradients_do_not_see_padding(padded: str, backend: str) -> None:
         assert torch.equal(dirty, clean)
 
 
-def test_second_gradients_of_no_sequence(backend: str) -> None:
-    require_second_derivatives(backend)
-    empty = [torch.zeros(1, 2, 0, 3, dtype=widest(backend), requires_grad=True) for _ in range(3)]
-    none = torch.zeros(1, dtype=torch.int64)
-    out = linear_attention(*empty, is_causal=True, cu_seqlens=none, backend=backend)
-    first = torch.autograd.grad(out.sum(), empty, create_graph=True)
-    for x in torch.autograd.grad(sum(x.sum() for x in first), empty):
-        assert x.shape == (1, 2, 0, 3)
+def test_second_gradients_of_no_sequence_and_of_no_keys() -> None:
+    """The state of no keys is constant."""
+    empty = [torch.zeros(1, 2, 0, 3, requires_grad=True) for _ in range(3)]
+    decay = torch.zeros(1, 2, 0, requires_grad=True)
+    none = {"cu_seqlens": torch.zeros(1, dtype=torch.int64)}
+    for leaves, options in ((empty, none), ([*empty, decay], {"log_decay": decay})):
+        out, (s, z) = linear_attention(*empty, is_causal=True, return_state=True, **options)
+        total = out.sum() + s.sum() + z.sum()
+        first = torch.autograd.grad(total, leaves, create_graph=True, materialize_grads=True)
+        for x in torch.autograd.grad(
+            sum(x.sum() for x in first), leaves, materialize_grads=True, allow_unused=True
+        ):
+            assert not x.numel()
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
-def test_second_gradients_where_everything_depends_on_one_tensor(
-    is_causal: bool, backend: str
-) -> None:
+def test_second_gradients_where_everything_depends_on_one_tensor(is_causal: bool) -> None:
     """The upstream gradient is a function of the output, and query, key and value are one."""
-    if not find_backend(backend).double_backward:
-        pytest.skip("computes first derivatives only")
-    x = torch.randn(1, 2, 5, 3, dtype=widest(backend), requires_grad=True)
+    x = torch.randn(1, 2, 5, 3, dtype=torch.float64, requires_grad=True)
     direction = torch.randn_like(x)
 
     def product(attend: Callable[..., Tensor]) -> Tensor:
@@ -178,47 +186,24 @@ def test_second_gradients_where_everything_depends_on_one_tensor(
         (first,) = torch.autograd.grad(out.pow(3).sum(), x, create_graph=True)
         return torch.autograd.grad((first * direction).sum(), x)[0]
 
-    def definition(*tensors: Tensor, is_causal: bool) -> Tensor:
-        return reference.quadratic(*tensors, is_causal=is_causal)
-
-    def attend(*tensors: Tensor, is_causal: bool) -> Tensor:
-        return linear_attention(*tensors, is_causal=is_causal, backend=backend)
-
-    assert_agree(product(attend), product(definition))
+    assert_agree(product(linear_attention), product(reference.quadratic))
 
 
-def test_forward_mode_is_refused(backend: str) -> None:
-    q, ones = torch.randn(1, 2, 5, 3), torch.ones(1, 2, 5, 3)
+@pytest.mark.parametrize(
+    ("dim", "value_dim", "normalize"), [(2, 3, True), (2, 0, True), (0, 3, False)]
+)
+def test_step_gradients_twice(dim: int, value_dim: int, normalize: bool) -> None:
+    rows = (1, 2, dim), (1, 2, value_dim)
+    shapes = (1, 4, dim), *rows, (1, 2, dim, value_dim), (1, 2, dim), (1, 2)
+    inputs = [torch.rand(x, dtype=torch.float64, requires_grad=True) for x in shapes]
 
-    def whole(x: Tensor) -> Tensor:
-        return linear_attention(x, q, q, is_causal=True, backend=backend)
-
-    def step(x: Tensor) -> Tensor:
-        state = LinearAttentionState.zeros(1, 2, 3, 3)
-        return linear_attention_step(x, q[:, :, 0], q[:, :, 0], state, backend=backend)[0]
-
-    with pytest.raises(NotImplementedError, match="reverse mode only"):
-        torch.func.jvp(whole, (q,), (ones,))
-    with pytest.raises(NotImplementedError, match="reverse mode only"):
-        torch.func.jvp(step, (q[:, :, 0],), (ones[:, :, 0],))
-
-
-def test_step_gradients_twice(backend: str) -> None:
-    shapes = (2, 1, 2), (2, 1, 2), (2, 1, 3), (2, 1, 2, 3), (2, 1, 2)
-    inputs = [torch.rand(x, dtype=widest(backend), requires_grad=True) for x in shapes]
-
-    def attend(
-        q: Tensor, k: Tensor, v: Tensor, s: Tensor, z: Tensor, backend: str = backend
-    ) -> tuple[Tensor, ...]:
+    def attend(q, k, v, s, z, decay):
         out, state = linear_attention_step(
-            q - 0.5, k - 0.5, v, LinearAttentionState(s, z), backend=backend
-        )
+            q - 0.5, k - 0.5, v, LinearAttentionState(s, z), log_decay=-decay - 0.1,
+            enable_gqa=True, normalize=normalize, backend="reference",
+        )  # fmt: skip
         return out, *state
 
-    if widest(backend) != torch.float64:
-        exact = functools.partial(attend, backend="reference")
-        assert_second_derivatives_agree(attend, exact, inputs)
-        return
     assert torch.autograd.gradcheck(attend, inputs)
     assert torch.autograd.gradgradcheck(attend, inputs)
 
@@ -245,14 +230,17 @@ def test_only_small_things_are_saved_for_the_backward_pass(backend: str) -> None
     assert sum(x.numel() for x in extra) <= 500 * 16 + 500
 
 
-@pytest.mark.parametrize("name", ["reference", "auto"])
-def test_second_derivatives_of_no_keys(name: str) -> None:
-    """Their state is constant."""
-    q, v = torch.randn(1, 1, 0, 4), torch.randn(1, 1, 0, 5, requires_grad=True)
-    g = torch.zeros(1, 1, 0, requires_grad=True)
-    out, (s, z) = linear_attention(
-        q, q, v, is_causal=True, log_decay=g, return_state=True, backend=name
-    )
-    first = torch.autograd.grad(out.sum() + s.sum() + z.sum(), [v, g], create_graph=True)
-    sum(x.sum() for x in first).backward()
-    assert v.grad.numel() == g.grad.numel() == 0
+def test_forward_mode_is_refused(backend: str) -> None:
+    q, ones = torch.randn(1, 2, 5, 3), torch.ones(1, 2, 5, 3)
+
+    def whole(x: Tensor) -> Tensor:
+        return linear_attention(x, q, q, is_causal=True, backend=backend)
+
+    def step(x: Tensor) -> Tensor:
+        state = LinearAttentionState.zeros(1, 2, 3, 3)
+        return linear_attention_step(x, q[:, :, 0], q[:, :, 0], state, backend=backend)[0]
+
+    with pytest.raises(NotImplementedError, match="reverse mode only"):
+        torch.func.jvp(whole, (q,), (ones,))
+    with pytest.raises(NotImplementedError, match="reverse mode only"):
+        torch.func.jvp(step, (q[:, :, 0],), (ones[:, :, 0],))

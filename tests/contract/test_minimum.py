@@ -38,34 +38,22 @@ def test_a_refusal_of_the_minimum_fails(
     name: str, outcome: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(conftest, "differentiates", lambda backend: False)
-    refuse("lazy", name, None, outcome)
+    refuse("lazy", name, outcome)
 
 
 @pytest.mark.parametrize("name", [*sorted(COMPLETE), "lazy"])
-@pytest.mark.parametrize("way", ["module", "marker"])
-def test_a_complete_backend_may_refuse_nothing(
-    name: str, way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_complete_backend_may_refuse_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conftest, "differentiates", lambda backend: True)
-    module = SimpleNamespace(MAY_REFUSE=True) if way == "module" else None
-    markers = ("may_refuse",) if way == "marker" else ()
     outcome = ValueError if name in COMPLETE else pytest.skip.Exception
-    refuse(name, "test_any_combination", module, outcome, markers)
+    refuse(name, "test_shapes_of_a_mask", outcome, "may_refuse")
 
 
-def refuse(
-    backend: str,
-    test: str,
-    module: SimpleNamespace | None,
-    outcome: type[BaseException],
-    markers: tuple[str, ...] = (),
-) -> None:
+def refuse(backend: str, test: str, outcome: type[BaseException], *markers: str) -> None:
     """Runs a test whose call the backend refuses; the outcome is a failure or a skip."""
     item = SimpleNamespace(
         funcargs={"backend": backend},
         originalname=test,
         callspec=SimpleNamespace(params={}),
-        module=module,
         get_closest_marker=lambda marker: marker if marker in markers else None,
     )
     running = conftest.pytest_runtest_call(item)

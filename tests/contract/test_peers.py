@@ -20,22 +20,20 @@ from linattn_core import LinearAttentionState, linear_attention, linear_attentio
 
 from .agreement import assert_agree
 from .cases import drawing
-from .places import widest
 
-MAY_REFUSE = True
 B, N, H, D, M = 2, 70, 3, 8, 5
 
 
-def inputs(backend: str) -> tuple[Tensor, Tensor, Tensor]:
+def inputs() -> tuple[Tensor, Tensor, Tensor]:
     draw = drawing(0)
-    q, k, v = (draw(B, N, H, d, dtype=widest(backend)) for d in (D, D, M))
+    q, k, v = (draw(B, N, H, d, dtype=torch.float64) for d in (D, D, M))
     return q, k, v
 
 
-def ours(backend: str, *tensors: Tensor, **options: Any) -> Tensor:
+def ours(*tensors: Tensor, **options: Any) -> Tensor:
     """The operator in the layout of the others."""
     heads_first = (x.transpose(1, 2) for x in tensors)
-    return linear_attention(*heads_first, backend=backend, **options).transpose(1, 2)
+    return linear_attention(*heads_first, **options).transpose(1, 2)
 
 
 def simple_gla(
@@ -72,39 +70,39 @@ def features(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
-def test_fast_transformers(is_causal: bool, backend: str) -> None:
-    q, k, v = inputs(backend)
+def test_fast_transformers(is_causal: bool) -> None:
+    q, k, v = inputs()
     expected = normalized(features(q), features(k), v, 1e-6, causal=is_causal)
-    assert_agree(ours(backend, q, k, v, is_causal=is_causal), expected)
+    assert_agree(ours(q, k, v, is_causal=is_causal), expected)
 
 
-def test_fast_transformers_multiplies_padded_keys_by_zero(backend: str) -> None:
-    q, k, v = inputs(backend)
+def test_fast_transformers_multiplies_padded_keys_by_zero() -> None:
+    q, k, v = inputs()
     lengths = torch.tensor([N, 40])
     present = (torch.arange(N) < lengths[:, None]).to(k.dtype)[..., None, None]
     expected = normalized(features(q), features(k) * present, v, 1e-6)
-    assert_agree(ours(backend, q, k, v, is_causal=True, key_lengths=lengths), expected)
+    assert_agree(ours(q, k, v, is_causal=True, key_lengths=lengths), expected)
 
 
-def test_chunk_linear_attn(backend: str) -> None:
+def test_chunk_linear_attn() -> None:
     """Its queries are scaled, and so its eps is another one."""
-    q, k, v = inputs(backend)
+    q, k, v = inputs()
     scale = 1 / math.sqrt(D)
     expected = normalized(scale * features(q), features(k), v, 1e-10)
-    assert_agree(ours(backend, q, k, v, is_causal=True, eps=1e-10 / scale), expected)
+    assert_agree(ours(q, k, v, is_causal=True, eps=1e-10 / scale), expected)
 
 
-def test_chunk_retention(backend: str) -> None:
-    q, k, v = inputs(backend)
+def test_chunk_retention() -> None:
+    q, k, v = inputs()
     scale = 1 / math.sqrt(D)
     decay = torch.log(1 - torch.pow(2.0, -5.0 - torch.arange(H, dtype=q.dtype)))
     options = {"feature_map": "identity", "normalize": False, "is_causal": True}
-    got = ours(backend, scale * q, k, v, log_decay=decay, **options)
+    got = ours(scale * q, k, v, log_decay=decay, **options)
     assert_agree(got, retention(q, k, v, scale))
 
 
-def test_chunk_simple_gla(backend: str) -> None:
-    q, k, v = inputs(backend)
+def test_chunk_simple_gla() -> None:
+    q, k, v = inputs()
     draw, scale = drawing(1), 1 / math.sqrt(D)
     g = F.logsigmoid(draw(B, N, H, dtype=q.dtype))
     start = draw(B, H, D, M, dtype=q.dtype)
@@ -113,33 +111,32 @@ def test_chunk_simple_gla(backend: str) -> None:
         *(x.transpose(1, 2) for x in (scale * q, k, v)),
         initial_state=LinearAttentionState(start, start.new_zeros(B, H, D)), return_state=True,
         log_decay=g.transpose(1, 2), is_causal=True, feature_map="identity", normalize=False,
-        backend=backend,
     )  # fmt: skip
     assert_agree(got.transpose(1, 2), expected)
     assert_agree(state.s, final)
 
 
-def test_a_step_of_simple_gla(backend: str) -> None:
-    q, k, v = (x[:, :1] for x in inputs(backend))
+def test_a_step_of_simple_gla() -> None:
+    q, k, v = (x[:, :1] for x in inputs())
     draw, scale = drawing(1), 1 / math.sqrt(D)
     g, start = -draw(B, 1, H, dtype=q.dtype).abs(), draw(B, H, D, M, dtype=q.dtype)
     expected, final = simple_gla(q, k, v, g, start, scale)
     state = LinearAttentionState(start, start.new_zeros(B, H, D))
     out, state = linear_attention_step(
         scale * q[:, 0], k[:, 0], v[:, 0], state,
-        log_decay=g[:, 0], feature_map="identity", normalize=False, backend=backend,
+        log_decay=g[:, 0], feature_map="identity", normalize=False,
     )  # fmt: skip
     assert_agree(out, expected[:, 0])
     assert_agree(state.s, final)
 
 
-def test_softmax_of_small_products_is_what_taylor_expands(backend: str) -> None:
+def test_softmax_of_small_products_is_what_taylor_expands() -> None:
     """The third order is left out: off by (q . k / sqrt(D))^3 / 6 of the weights at most."""
-    q, k, v = (x.transpose(1, 2) for x in inputs(backend))
+    q, k, v = (x.transpose(1, 2) for x in inputs())
     q, k = q / 20, k / 20
     products = (q @ k.mT).abs().max().item() / math.sqrt(D)
     exact = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    got = linear_attention(q, k, v, is_causal=True, feature_map="taylor", backend=backend)
+    got = linear_attention(q, k, v, is_causal=True, feature_map="taylor")
     allowed = products**3 * v.abs().max().item() + 1e-5
     assert (got - exact).abs().max().item() <= allowed
 

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from linattn_core import (
-    FeatureMap,
     LinearAttentionState,
     feature_map_names,
     linear_attention,
     linear_attention_step,
 )
-from linattn_core.reference import chunked, recurrent
 
 from .agreement import assert_agree
 from .cases import Case, evaluate, phi
+from .minimum import may_refuse
 from .places import widest
+from .rows import Rows
 
 LONG = Case(queries=150, head_dim=6, value_dim=9)
 
@@ -39,147 +39,166 @@ def qkv(case: Case) -> tuple[Tensor, Tensor, Tensor]:
     return tensors["query"], tensors["key"], tensors["value"]
 
 
-def step_by_step(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    backend: str,
-    feature_map: str | FeatureMap = "elu",
-    inplace: bool = False,
-) -> tuple[Tensor, LinearAttentionState]:
-    features = LinearAttentionState.zeros(*q.shape[:2], q.shape[3], v.shape[3], dtype=q.dtype)
-    if feature_map not in ("elu", "relu", "identity"):
-        _, final = linear_attention(
-            q[:, :, :0], k[:, :, :0], v[:, :, :0],
-            is_causal=True, feature_map=feature_map, return_state=True,
-        )  # fmt: skip
-        features = final
-    outputs, state = [], features
-    for i in range(q.shape[2]):
-        out, state = linear_attention_step(
-            q[:, :, i], k[:, :, i], v[:, :, i], state,
-            feature_map=feature_map, backend=backend, inplace=inplace,
-        )  # fmt: skip
-        outputs.append(out)
-    return torch.stack(outputs, 2), state
+STEPPED = [
+    Case(queries=20),
+    Case(queries=9, heads=4, kv_heads=2, initial_state=True, normalize=False),
+    Case(queries=9, heads=4, kv_heads=2, initial_state=True, log_decay="heads"),
+    Case(queries=9, initial_state=True, log_decay="positions"),
+    Case(queries=9, log_decay="positions", normalize=False),
+]
 
 
-def test_steps_equal_the_whole_with_gradients(backend: str) -> None:
-    tensors = exact(Case(queries=20), backend).inputs()
+@pytest.mark.parametrize("case", may_refuse(STEPPED))
+def test_steps_equal_the_whole_with_gradients(case: Case, backend: str) -> None:
+    tensors, options = exact(case, backend).inputs(), {**case.options(), "backend": backend}
 
-    def attend(q, k, v, *, initial_state, return_state):
-        return step_by_step(q, k, v, backend)
+    def by_steps(q, k, v, *, initial_state, return_state, log_decay=None, is_causal, **options):
+        state, outputs = initial_state, []
+        if state is None:
+            sizes = *q.shape[:2], q.shape[3], v.shape[3]
+            state = LinearAttentionState.zeros(*sizes, dtype=q.dtype)
+        for i in range(q.shape[2]):
+            decay = log_decay[:, :, i] if case.log_decay == "positions" else log_decay
+            rows = (x[:, :, i] for x in (q, k, v))
+            out, state = linear_attention_step(*rows, state, log_decay=decay, **options)
+            outputs.append(out)
+        return torch.stack(outputs, 2), state
 
-    by_steps = evaluate(attend, tensors, {})
-    whole = evaluate(linear_attention, tensors, {"is_causal": True, "backend": backend})
-    assert_all_agree(by_steps, whole)
+    stepping = {x: y for x, y in options.items() if x not in ("key_lengths", "cu_seqlens")}
+    assert_all_agree(
+        evaluate(by_steps, tensors, stepping), evaluate(linear_attention, tensors, options)
+    )
 
 
-@pytest.mark.parametrize("feature_map", feature_map_names())
-def test_steps_equal_the_whole_for_every_map(feature_map: str, backend: str) -> None:
+@torch.no_grad()
+def test_steps_equal_the_whole_for_every_map(backend: str) -> None:
     case = exact(Case(queries=12, head_dim=4), backend)
-    with torch.no_grad():
-        q, k, v = (0.5 * x for x in qkv(case))
-        if case.dtype != torch.float64:
-            # Where their product is nearly zero, so may be a denominator, and rounding shows.
-            q, k = q.abs(), k.abs()
-        mapping = phi(feature_map, 4)
-        whole, final = linear_attention(
-            q, k, v, is_causal=True, feature_map=mapping, return_state=True, backend=backend
-        )
-        out, state = step_by_step(q, k, v, backend, mapping, inplace=True)
-    assert_agree(out, whole)
-    for x, y in zip(state, final, strict=True):
-        assert_agree(x, y)
+    q, k, v = (0.5 * x for x in qkv(case))
+    if case.dtype != torch.float64:
+        # Where their product is nearly zero, so may be a denominator, and rounding shows.
+        q, k = q.abs(), k.abs()
+    for name in feature_map_names():
+        mapping = phi(name, 4)
+        options = {"feature_map": mapping, "backend": backend}
+        whole, final = linear_attention(q, k, v, is_causal=True, return_state=True, **options)
+        state, outputs = LinearAttentionState(*map(torch.zeros_like, final)), []
+        for i in range(12):
+            rows = (x[:, :, i] for x in (q, k, v))
+            outputs.append(linear_attention_step(*rows, state, inplace=True, **options)[0])
+        assert_agree(torch.stack(outputs, 2), whole, name)
+        for x, y in zip(state, final, strict=True):
+            assert_agree(x, y, name)
 
 
-@pytest.mark.parametrize("form", [chunked, recurrent], ids=["chunked", "recurrent"])
-@pytest.mark.parametrize("is_causal", [True, False])
-def test_every_form_agrees(form, is_causal: bool, backend: str) -> None:
-    tensors = exact(LONG.with_(initial_state=is_causal), backend).inputs()
-    options = {"is_causal": is_causal}
-    plain = evaluate(form, tensors, options)
-    ours = evaluate(linear_attention, tensors, {**options, "backend": backend})
-    assert_all_agree(ours, plain)
-
-
+@pytest.mark.parametrize(
+    "case",
+    may_refuse(
+        [
+            LONG.with_(initial_state=True),
+            LONG.with_(initial_state=True, log_decay="positions", mask="gaps"),
+            LONG.with_(initial_state=True, is_causal=False, mask="gaps"),
+        ]
+    ),
+)
+@settings(max_examples=8)
 @given(cut=st.integers(0, 150))
-def test_split_and_resumed_equals_the_whole(cut: int, backend: str) -> None:
-    tensors = exact(LONG.with_(initial_state=True), backend).inputs()
+def test_split_anywhere_and_resumed_equals_the_whole(case: Case, backend: str, cut: int) -> None:
+    """A state carried over a cut, masks and decay included; non-causal sums carry keys."""
+    tensors, options = exact(case, backend).inputs(), {**case.options(), "backend": backend}
 
-    def in_two(q, k, v, *, initial_state, return_state):
-        first, state = linear_attention(
-            q[:, :, :cut], k[:, :, :cut], v[:, :, :cut],
-            is_causal=True, initial_state=initial_state, return_state=True, backend=backend,
-        )  # fmt: skip
-        second, state = linear_attention(
-            q[:, :, cut:], k[:, :, cut:], v[:, :, cut:],
-            is_causal=True, initial_state=state, return_state=True, backend=backend,
-        )  # fmt: skip
-        return torch.cat((first, second), 2), state
+    def in_two(q, k, v, *, initial_state, log_decay=None, attn_mask=None, **options):
+        state, outputs = initial_state, []
+        for window in (slice(0, cut), slice(cut, None)):
+            decay = None if log_decay is None else log_decay[:, :, window]
+            mask = None if attn_mask is None else attn_mask[:, window]
+            out, state = linear_attention(
+                q[:, :, window if case.is_causal else slice(0)], k[:, :, window], v[:, :, window],
+                attn_mask=mask, initial_state=state, log_decay=decay, **options,
+            )  # fmt: skip
+            outputs.append(out)
+        if not case.is_causal:  # no new keys: the state is read
+            none = k[:, :, :0], v[:, :, :0]
+            outputs = [linear_attention(q, *none, initial_state=state, **options)[0]]
+        return torch.cat(outputs, 2), state
 
-    split = evaluate(in_two, tensors, {})
-    whole = evaluate(linear_attention, tensors, {"is_causal": True, "backend": backend})
-    assert_all_agree(split, whole)
+    split = evaluate(in_two, tensors, options)
+    assert_all_agree(split, evaluate(linear_attention, tensors, options))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@settings(max_examples=15)
 @given(t=st.integers(0, 149))
-def test_the_future_does_not_touch_the_past(dtype: torch.dtype, t: int, backend: str) -> None:
-    with torch.no_grad():
-        q, k, v = qkv(LONG.with_(dtype=dtype))
-        before = linear_attention(q, k, v, is_causal=True, backend=backend)
-        for x in (q, k, v):
-            x[:, :, t] += 1.5
-        after = linear_attention(q, k, v, is_causal=True, backend=backend)
+@torch.no_grad()
+def test_the_future_does_not_touch_the_past(dtype: torch.dtype, backend: str, t: int) -> None:
+    q, k, v = qkv(LONG.with_(dtype=dtype))
+    before = linear_attention(q, k, v, is_causal=True, backend=backend)
+    for x in (q, k, v):
+        x[:, :, t] += 1.5
+    after = linear_attention(q, k, v, is_causal=True, backend=backend)
     assert torch.equal(before[:, :, :t], after[:, :, :t])
     assert not torch.equal(before[:, :, t:], after[:, :, t:])
 
 
+@pytest.mark.parametrize("masked", [False, pytest.param(True, marks=pytest.mark.may_refuse)])
 @pytest.mark.parametrize("is_causal", [True, False])
-def test_padded_equals_packed_equals_alone(is_causal: bool, backend: str) -> None:
-    lengths, longest = (5, 70, 0, 64, 33), 70
-    tensors = exact(Case(batch=5, queries=longest), backend).inputs()
-    weights = torch.randn_like(tensors["value"])
-    exists = torch.arange(longest) < torch.tensor(lengths)[:, None]  # (B, L)
-    options = {"is_causal": is_causal, "return_state": True, "backend": backend}
+@settings(max_examples=8)
+@given(data=st.data())
+def test_padding_anywhere_changes_nothing(
+    is_causal: bool, masked: bool, backend: str, data: st.DataObject
+) -> None:
+    """Padded left, right, anywhere, packed and alone: one output, one state, one gradient."""
+    lengths = data.draw(st.lists(st.integers(0, 70), min_size=2, max_size=4))
+    longest, total = max(lengths), max(lengths) + data.draw(st.integers(0, 3))
+    case = Case(batch=len(lengths), heads=2, queries=max(1, longest), head_dim=4, value_dim=3)
+    tensors = [x.abs() for x in qkv(exact(case, backend))]
+    seeds = torch.Generator("cpu").manual_seed(data.draw(st.integers(0, 99)))
+    # Maps whose features are never negative, so that no normalizer is a sum that cancels.
+    name = data.draw(st.sampled_from(("elu", "relu", "identity", "taylor", "hedgehog")))
+    options = {"is_causal": is_causal, "feature_map": phi(name, 4), "backend": backend}
+    rows = Rows(lengths, tensors, torch.rand_like(tensors[2]), options)
+    right = [torch.arange(n) for n in lengths]
+    if masked:
+        orders = [torch.randperm(total, generator=seeds, device="cpu") for _ in lengths]
+        anywhere = [x[:n].sort().values for x, n in zip(orders, lengths, strict=True)]
+        left = [total - n + x for n, x in zip(lengths, right, strict=True)]
+        forms = [rows.padded(x, total) for x in (right, left, anywhere)]
+    else:
+        forms = [rows.packed(), rows.padded(right, total, key_lengths=torch.tensor(lengths))]
+    expected, sizes = rows.alone(), rows.sizes()
+    for results in forms:
+        for got, wanted, size in zip(results, expected, sizes, strict=True):
+            assert_agree(got, wanted, size=size)
 
-    def gradients(out_weighted: Tensor, final: LinearAttentionState) -> list[Tensor]:
-        total = out_weighted.sum() + final.s.sin().sum() + final.z.cos().sum()
-        return list(torch.autograd.grad(total, [tensors[x] for x in ("query", "key", "value")]))
 
-    q, k, v = (tensors[x] for x in ("query", "key", "value"))
-    out, final = linear_attention(q, k, v, key_lengths=torch.tensor(lengths), **options)
-    mask = exists[:, None, :, None]
-    padded = gradients(out * weights * mask, final)
-
-    def pack(x: Tensor) -> Tensor:
-        return x.transpose(0, 1)[:, exists][None]  # (1, H, total, D)
-
-    bounds = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()])
-    packed_out, packed_last = linear_attention(
-        pack(q), pack(k), pack(v), cu_seqlens=bounds, **options
+@pytest.mark.may_refuse
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_shapes_of_a_mask(is_causal: bool, backend: str) -> None:
+    q, k, v = (x.detach() for x in qkv(Case(queries=20)))
+    mask = torch.rand(2, 20) > 0.4
+    options = {"is_causal": is_causal, "backend": backend}
+    whole = linear_attention(q, k, v, attn_mask=mask, **options)
+    assert torch.equal(linear_attention(q, k, v, attn_mask=mask[:, None, None], **options), whole)
+    shared = linear_attention(q, k, v, attn_mask=mask[:1].expand(2, -1), **options)
+    for same in (mask[0], mask[:1], mask[None, None, :1], mask[:1, None, None]):
+        assert torch.equal(linear_attention(q, k, v, attn_mask=same, **options), shared)
+    all_of_them = torch.ones(2, 20, dtype=torch.bool)
+    assert torch.equal(
+        linear_attention(q, k, v, attn_mask=all_of_them, **options),
+        linear_attention(q, k, v, **options),
     )
-    packed = gradients(packed_out * pack(weights), packed_last)
-
-    alone = [
-        linear_attention(q[i : i + 1, :, :n], k[i : i + 1, :, :n], v[i : i + 1, :, :n], **options)
-        for i, n in enumerate(lengths)
-    ]
-    alone_out = torch.cat([x for x, _ in alone], 2)
-    alone_last = LinearAttentionState.cat([x for _, x in alone])
-    one_by_one = gradients(alone_out * pack(weights), alone_last)
-
-    first = (pack(out), *final, *padded)
-    second = (packed_out, *packed_last, *packed)
-    third = (alone_out, *alone_last, *one_by_one)
-    for a, b, c in zip(first, second, third, strict=True):
-        assert_agree(a, b)
-        assert_agree(b, c)
 
 
-@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
-@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.may_refuse
+@pytest.mark.parametrize("shape", [(3,), (2, 3, 150)], ids=["heads", "positions"])
+def test_a_decay_of_zero_changes_nothing(shape: tuple[int, ...], backend: str) -> None:
+    tensors = exact(LONG.with_(initial_state=True), backend).inputs()
+    options = {"is_causal": True, "backend": backend}
+    decay = {"log_decay": torch.zeros(shape, dtype=tensors["s"].dtype)}
+    plain = evaluate(linear_attention, tensors, options)
+    assert_all_agree(evaluate(linear_attention, tensors, {**options, **decay}), plain)
+
+
+@pytest.mark.parametrize(("is_causal", "poison"), [(True, torch.nan), (False, torch.inf)])
 def test_absent_keys_may_hold_anything(is_causal: bool, poison: float, backend: str) -> None:
     case = exact(Case(queries=90, is_causal=is_causal, key_lengths=(90, 40)), backend)
     tensors, options = case.inputs(), {**case.options(), "backend": backend}
@@ -205,15 +224,18 @@ def test_sequences_do_not_see_each_other(backend: str) -> None:
     assert torch.isfinite(out[:, :, 30:]).all()
 
 
-@pytest.mark.parametrize("dim", [0, 1], ids=["batch", "heads"])
 @pytest.mark.parametrize("is_causal", [True, False])
-def test_permuting_commutes(dim: int, is_causal: bool, backend: str) -> None:
+def test_permuting_commutes(is_causal: bool, backend: str) -> None:
+    """Batch and heads."""
     q, k, v = (x.detach() for x in qkv(exact(LONG.with_(batch=4, heads=4), backend)))
-    order = torch.tensor([2, 0, 3, 1])
+    rows, heads = torch.tensor([2, 0, 3, 1]), torch.tensor([1, 3, 0, 2])
     options = {"is_causal": is_causal, "backend": backend}
-    out = linear_attention(q, k, v, **options).index_select(dim, order)
-    permuted = linear_attention(*(x.index_select(dim, order) for x in (q, k, v)), **options)
-    assert_agree(permuted, out)
+
+    def permute(x: Tensor) -> Tensor:
+        return x.index_select(0, rows).index_select(1, heads)
+
+    out = permute(linear_attention(q, k, v, **options))
+    assert_agree(linear_attention(*map(permute, (q, k, v)), **options), out)
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
@@ -244,12 +266,45 @@ def test_broadcast_views_are_read_in_place(backend: str) -> None:
     assert_agree(out, linear_attention(q, shared.contiguous(), v, is_causal=True, backend=backend))
 
 
-def test_a_step_in_place_is_the_operator(backend: str) -> None:
-    """Tensors and parameters give the same result, and so does the step that returns its state."""
-    q, k, v = (torch.randn(2, 3, 4) for _ in range(3))
-    states = [LinearAttentionState.zeros(2, 3, 4, 4) for _ in range(2)]
-    out, _ = linear_attention_step(q, k, v, states[0], inplace=True, backend=backend)
+def test_a_step_in_place_is_the_step_that_returns_its_state(backend: str) -> None:
+    """Bit for bit, by the operator too, which takes a parameter."""
+    q, k, v = torch.randn(2, 3, 4), torch.randn(2, 3, 4), torch.randn(2, 3, 5)
+    before = LinearAttentionState(torch.rand(2, 3, 4, 5), torch.rand(2, 3, 4))
+    updated, kept = before.clone(), before.clone()
+    out, same = linear_attention_step(q, k, v, updated, inplace=True, backend=backend)
+    assert same.s is updated.s
     parameter = torch.nn.Parameter(q, requires_grad=False)
-    again, states[1] = linear_attention_step(parameter, k, v, states[1], backend=backend)
+    again, new = linear_attention_step(parameter, k, v, kept, backend=backend)
     assert torch.equal(out, again)
-    assert all(torch.equal(x, y) for x, y in zip(*states, strict=True))
+    for x, y, z, old in zip(updated, new, kept, before, strict=True):
+        assert torch.equal(x, y) and torch.equal(z, old)
+
+
+@settings(max_examples=10)
+@given(data=st.data())
+def test_rows_work_on_their_slots(data: st.DataObject, backend: str) -> None:
+    """A step on slots of a pool equals a step on the states alone; the other slots stay."""
+    slots = data.draw(st.permutations(range(5)))[: data.draw(st.integers(1, 5))]
+    rows = [x if data.draw(st.booleans()) else -1 for x in slots]
+    dtype, b = widest(backend), len(rows)
+    q, k, v = (torch.randn(b, 2, d, dtype=dtype) for d in (4, 4, 3))
+    pool = LinearAttentionState(
+        torch.rand(5, 2, 4, 3, dtype=dtype), torch.rand(5, 2, 4, dtype=dtype)
+    )
+    before, indices = pool.clone(), torch.tensor(rows, dtype=torch.int32)
+    out, same = linear_attention_step(
+        q, k, v, pool, state_indices=indices, inplace=True, backend=backend
+    )
+    assert same.s is pool.s
+    for row, slot in enumerate(rows):
+        if slot < 0:
+            assert not out[row].any()
+            continue
+        one = (x[row : row + 1] for x in (q, k, v))
+        alone = before.split(1)[slot].clone()
+        expected, _ = linear_attention_step(*one, alone, inplace=True, backend=backend)
+        assert_agree(out[row : row + 1], expected)
+        assert_agree(pool.s[slot : slot + 1], alone.s)
+        assert_agree(pool.z[slot : slot + 1], alone.z)
+    for slot in set(range(5)) - set(rows):
+        assert all(torch.equal(x[slot], y[slot]) for x, y in zip(pool, before, strict=True))

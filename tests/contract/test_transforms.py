@@ -15,7 +15,7 @@ from .agreement import assert_agree
 from .cases import drawing
 from .places import widest
 
-MAY_REFUSE = True
+pytestmark = pytest.mark.may_refuse
 
 
 def inputs(backend: str, batch: int = 3) -> list[Tensor]:

@@ -14,30 +14,27 @@ import pytest
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-CASES = {
-    "tests/contract/test_oracle.py::test_within_budget": (
-        "plain-torch.float32",
-        "plain-torch.bfloat16",
-        "plain-torch.float16",
-        "feature_map=relu-torch.float16",
-        "queries=11,keys=70,is_causal=False-torch.float32",
-        "queries=65-torch.bfloat16",
-        "queries=3,head_dim=1,value_dim=1-torch.float32",
-    ),
-    "tests/contract/test_extended.py::test_within_budget": (
-        "key_lengths=(30, 9),mask=gaps-torch.float32",
-        "batch=1,is_causal=False,cu_seqlens=(0, 0, 20, 37),initial_state=True-torch.float32",
-        "heads=4,kv_heads=2-torch.float32",
-        "value_dim=0,initial_state=True,return_normalizer=True-torch.float32",
-    ),
-}
+CASES = (
+    "plain",
+    "dtype=bfloat16",
+    "is_causal=False,dtype=float16",
+    "is_causal=False,feature_map=relu,dtype=float16",
+    "queries=11,keys=70,is_causal=False",
+    "queries=70,keys=11,is_causal=False,dtype=bfloat16",
+    "queries=3,head_dim=1,value_dim=1",
+    "key_lengths=(30, 9),mask=gaps",
+    "batch=1,is_causal=False,cu_seqlens=(0, 0, 20, 37),initial_state=True",
+    "heads=4,kv_heads=2",
+    "value_dim=0,initial_state=True,return_normalizer=True",
+)
 PART = [
-    *(f"{test}[triton-{case}]" for test, cases in CASES.items() for case in cases),
+    *(f"tests/contract/test_oracle.py::test_within_budget[triton-{case}]" for case in CASES),
     "tests/contract/test_edges.py::test_empty_sequence_returns_its_initial_state[triton]",
-    "tests/contract/test_edges.py::test_empty_inputs_give_empty_outputs[triton-2-0-5-5-False]",
+    "tests/contract/test_edges.py::test_empty_inputs_give_empty_outputs[triton-False]",
     "tests/contract/test_edges.py::test_elu_does_not_cancel[triton-torch.float16]",
-    "tests/contract/test_edges.py::test_every_output_is_written[triton]",
-    "tests/contract/test_edges.py::test_step_inplace_updates_the_state_itself[triton]",
+    "tests/contract/test_edges.py::test_every_output_is_written[triton-True]",
+    "tests/contract/test_properties.py::"
+    "test_a_step_in_place_is_the_step_that_returns_its_state[triton]",
     "tests/triton/test_decay.py",
     "tests/triton/test_sums.py",
 ]
