@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,7 +26,8 @@ hypothesis.settings.load_profile("linattn")
 
 
 @pytest.fixture(autouse=True)
-def _seed() -> None:
+def _same_start() -> None:
+    torch.set_num_threads(1)
     random.seed(0)
     np.random.seed(0)  # scikit-learn draws from the global generator
     torch.manual_seed(0)
@@ -62,7 +65,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--instruction-set", help="of linattn-cpu, under contract")
 
 
+# Why tests are skipped, by words of their reasons; the first that is found counts.
+SKIPPED = {
+    r"refuses|no float64|no gradients|causal": "what a backend may refuse",
+    r"GPU|CUDA|nvcc|device": "no GPU, or no compiler for one",
+    r"LINATTN_DATA": "no data set",
+    r"AMX|tiles": "no tiles in this processor",
+    r"install|import|need": "a package or program that is not installed",
+}
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says what was left out by default."""
+    """Says how many tests were skipped and why, in groups, and what was left out by default."""
+    reasons = Counter(
+        next((why for words, why in SKIPPED.items() if re.search(words, reason)), "other reasons")
+        for reason in map(skip_reason, terminalreporter.stats.get("skipped", ()))
+    )
+    if reasons:
+        groups = "; ".join(f"{count} {why}" for why, count in reasons.most_common())
+        terminalreporter.write_line(f"skipped: {groups} (-rs lists them)")
     if terminalreporter.config.option.markexpr == "not slow":
         terminalreporter.write_line('tests marked slow did not run: -m "" runs them, too')
+
+
+def skip_reason(report: pytest.TestReport) -> str:
+    """What a skipped test said."""
+    return report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)

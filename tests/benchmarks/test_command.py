@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,13 +26,6 @@ WRONG = make_case({"off": Method(lambda: "off by one")}, name="fixed/wrong")
 # A process of its own finds them in no table.
 UNKNOWN = [make_case({"a": 1.0}, name=name) for name in ("nobody/knows", "nobody/else")]
 DIED = "lost: its process ended with exit code 1"
-
-
-@pytest.fixture(autouse=True)
-def _threads_as_they_were() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 def read(folder: Path, theme: str) -> Results:

@@ -225,14 +225,12 @@ def test_the_definition_has_the_random_features_of_the_operator(name: str) -> No
     assert_close(reference.recurrent(q, k, v, feature_map=name), out)
 
 
-@pytest.mark.parametrize("name", SHARED)
-def test_calls_by_name_compile_with_dynamic_shapes(name: str) -> None:
+def test_calls_by_name_compile_with_dynamic_shapes() -> None:
     q = torch.rand(1, 2, 5, 4)
 
     def attend(x: Tensor) -> Tensor:
-        return linear_attention(x, x, x, is_causal=True, feature_map=name)
+        return linear_attention(x, x, x, is_causal=True, feature_map="favor")
 
-    torch.compiler.reset()  # each name is another graph of one and the same function
     compiled = torch.compile(attend, fullgraph=True, dynamic=True, backend="aot_eager")
     with torch.no_grad():
         assert_close(compiled(q), attend(q))

@@ -38,18 +38,6 @@ def test_the_recorded_step_serves_other_slots() -> None:
         assert all(torch.equal(x, y) for x, y in zip(again, eager, strict=True))
 
 
-@pytest.mark.parametrize("inference", [True, False])
-def test_empty_rows_change_no_slot(inference: bool) -> None:
-    with torch.inference_mode(inference):
-        rows = call([-1, -1])
-        before = rows.state.clone()
-        out, state = linear_attention_step(
-            *rows[:3], rows.state, state_indices=rows.state_indices, inplace=True
-        )
-        assert not out.any()
-        assert all(torch.equal(x, y) for x, y in zip(before, state, strict=True))
-
-
 def test_slots_made_in_inference_mode_are_updated_outside() -> None:
     rows = call([1, -1])
     with torch.inference_mode():

@@ -44,22 +44,25 @@ def sessions() -> set[str]:
     }
 
 
-@pytest.mark.parametrize("guide", GUIDES, ids=name)
-def test_commands_exist(guide: Path, sessions: set[str]) -> None:
-    text = guide.read_text()
+def test_commands_exist(sessions: set[str]) -> None:
+    def named(pattern: re.Pattern[str]) -> set[tuple[str, str]]:
+        return {(name(guide), x) for guide in GUIDES for x in pattern.findall(guide.read_text())}
 
-    assert set(SESSION.findall(text)) - sessions == set()
-    assert [script for script in SCRIPT.findall(text) if not (ROOT / script).is_file()] == []
+    assert {x for x in named(SESSION) if x[1] not in sessions} == set()
+    assert {x for x in named(SCRIPT) if not (ROOT / x[1]).is_file()} == set()
 
 
-@pytest.mark.parametrize("guide", GUIDES, ids=name)
-def test_links_lead_somewhere(guide: Path) -> None:
-    links = LINK.findall(COMMENT.sub("", guide.read_text()))
-    targets = [((guide.parent / path) if path else guide, anchor) for path, anchor in links]
+def test_links_lead_somewhere() -> None:
+    links = [
+        (guide, guide.parent / path if path else guide, anchor)
+        for guide in GUIDES
+        for path, anchor in LINK.findall(COMMENT.sub("", guide.read_text()))
+    ]
 
-    assert [str(path) for path, _ in targets if not path.exists()] == []
-    pages = [(path, anchor) for path, anchor in targets if anchor and path.suffix == ".md"]
-    assert [(str(path), anchor) for path, anchor in pages if anchor not in anchors(path)] == []
+    assert [(name(guide), path) for guide, path, _ in links if not path.exists()] == []
+    pages = [x for x in links if x[2] and x[1].suffix == ".md"]
+    known = {page: anchors(page) for _, page, _ in pages}
+    assert [(name(x), path, anchor) for x, path, anchor in pages if anchor not in known[path]] == []
 
 
 def anchors(page: Path) -> set[str]:

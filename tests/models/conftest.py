@@ -1,14 +1,8 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from tests.models.tiny import ATTENTIONS
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(params=ATTENTIONS)

@@ -5,15 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
 from . import context_worker, models_worker, training_worker
 from .ranks import on_ranks
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)  # as the ranks
 
 
 # One start of the processes for all checks, because a start takes seconds.

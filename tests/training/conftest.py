@@ -3,14 +3,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.training.toy import toy_run
 
 
 @pytest.fixture(autouse=True)
-def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.set_num_threads(1)
+def _plain_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LINATTN_DEBUG", raising=False)
 
 
