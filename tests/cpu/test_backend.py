@@ -79,38 +79,3 @@ def test_a_head_dim_of_zero_gives_zeros(instruction_set: str) -> None:
     out = linear_attention(query, query, value, is_causal=True, backend="cpu")
 
     assert torch.equal(out, torch.zeros_like(out))
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"cu_seqlens": torch.tensor([0, 3, 3, 40])},
-        {"log_decay": -torch.rand(1, 2, 40), "key_lengths": torch.tensor([30])},
-        {"log_decay": -torch.rand(1, 2, 40), "cu_seqlens": torch.tensor([0, 3, 3, 40])},
-    ],
-    ids=["plain", "packed", "decay", "packed decay"],
-)
-def test_the_gradient_of_the_initial_state_alone_is_that_among_all(
-    options: dict[str, torch.Tensor], dtype: torch.dtype
-) -> None:
-    query = torch.randn(1, 4, 40, 6, dtype=dtype)
-    key, value = torch.randn(2, 1, 2, 40, 6, dtype=dtype)
-    sequences = len(options.get("cu_seqlens", [0, 40])) - 1
-    state = LinearAttentionState.zeros(sequences, 2, 6, 6, dtype=dtype)
-
-    def gradients(*also: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        leaves = [*state, *also]
-        for x in (*state, query, key, value):
-            x.requires_grad_(any(x is leaf for leaf in leaves))
-        out, final = linear_attention(
-            query, key, value, is_causal=True, enable_gqa=True, initial_state=state,
-            return_state=True, backend="cpu", **options,
-        )  # fmt: skip
-        total = out.square().sum() + final.s.sum() + 2 * final.z.sum()
-        return torch.autograd.grad(total, leaves)
-
-    tolerance = {"rtol": 1e-12, "atol": 1e-12} if dtype == torch.float64 else {}
-    for alone, among in zip(gradients(), gradients(query, key, value), strict=False):
-        torch.testing.assert_close(alone, among, **tolerance)

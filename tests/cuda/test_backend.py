@@ -253,29 +253,34 @@ def test_a_driver_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(device.find_fault.__wrapped__()).startswith("the CUDA driver did not start.")
 
 
-@pytest.mark.parametrize(
-    ("switch", "precision"),
-    [
-        ("torch.backends.cuda.matmul.fp32_precision = 'tf32'", "high"),
-        ("torch.backends.fp32_precision = 'tf32'", "high"),
-        ("torch.backends.cuda.matmul.fp32_precision = 'ieee'", "highest"),
-        ("torch.backends.cuda.matmul.allow_tf32 = True", "high"),
-        ("torch.set_float32_matmul_precision('high')", "high"),
-        ("pass", "highest"),
-    ],
-)
-def test_every_switch_of_torch_sets_the_precision(switch: str, precision: str) -> None:
-    """A process each, as torch's switches cannot be mixed."""
-    program = f"""
-import torch
+SWITCHES = {
+    "torch.backends.cuda.matmul.fp32_precision = 'tf32'": "high",
+    "torch.backends.fp32_precision = 'tf32'": "high",
+    "torch.backends.cuda.matmul.fp32_precision = 'ieee'": "highest",
+    "torch.backends.cuda.matmul.allow_tf32 = True": "high",
+    "torch.set_float32_matmul_precision('high')": "high",
+    "pass": "highest",
+}
+# A process each, as torch's switches cannot be mixed.
+ASK_PRECISIONS = f"""
+import os, torch
 from types import SimpleNamespace
-{switch}
 from linattn_cuda.backend import CudaBackend
 backend = CudaBackend()
 backend.native = SimpleNamespace(Precision=SimpleNamespace(high="high", highest="highest"))
-print(backend._precision())
+for switch in {list(SWITCHES)}:
+    child = os.fork()
+    if child == 0:
+        exec(switch)
+        print(backend._precision(), flush=True)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
 """
+
+
+def test_every_switch_of_torch_sets_the_precision() -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
-    assert ended.stdout.strip() == precision, ended.stderr
+        [sys.executable, "-W", "ignore", "-c", ASK_PRECISIONS],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ended.stdout.split() == list(SWITCHES.values()), ended.stderr

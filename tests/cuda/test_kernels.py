@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
@@ -18,9 +17,9 @@ from linattn_core import (
 from linattn_core.calls import AttentionCall
 from linattn_core.registry import find_backend
 from linattn_cuda.device import Gpu
-from tests.contract.agreement import assert_agree, assert_within_budget
+from tests.contract.agreement import assert_within_budget
 from tests.contract.budgets import budget, error
-from tests.contract.cases import Case, by_definition, drawing, on_backend
+from tests.contract.cases import Case, by_definition, drawing, in_two_dtypes, on_backend
 from tests.cuda.emulated import CUT, H100, NAMES, WALKING, CutBackend, EmulatedBackend
 from tests.cuda.layouts import LAYOUTS
 
@@ -30,20 +29,17 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 HALVES = DTYPES[1:]
 ONE = Case(batch=1, heads=2)
 WIDTHS = (1, 5, 16, 24, 32, 48, 64, 80, 96, 128, 256)
+LAYERS = [ONE.with_(head_dim=24, value_dim=24, dtype=x) for x in DTYPES]
+# Those of the lean kernels: forward and backward for 64 dims, forward for 128.
+LAYERS += [ONE.with_(head_dim=x, value_dim=x, dtype=torch.bfloat16) for x in (64, 128)]
+of_each_kernel = pytest.mark.parametrize("one", LAYERS, ids=str)
 
 
-@pytest.fixture
-def memory_of_nan() -> Iterator[None]:
-    """torch's deterministic mode hands out memory full of NaN, of workspaces too."""
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
+WIDE = [ONE.with_(queries=150, head_dim=x, value_dim=x) for x in WIDTHS]
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("width", WIDTHS)
-def test_every_width(width: int, dtype: torch.dtype) -> None:
-    case = ONE.with_(queries=150, head_dim=width, value_dim=width, dtype=dtype)
+@pytest.mark.parametrize("case", in_two_dtypes(WIDE, HALVES), ids=str)
+def test_every_width(case: Case) -> None:
     assert_within_budget(case, WALKING)
     assert_within_budget(case.with_(is_causal=False), CUT)
 
@@ -58,34 +54,30 @@ def test_values_of_another_width(dim: int, value_dim: int) -> None:
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 31, 33, 63, 64, 65, 127, 129, 191, 193, 257])
 @pytest.mark.parametrize("backend", NAMES)
 def test_ragged_lengths(backend: str, length: int) -> None:
-    case = ONE.with_(queries=length, head_dim=20, value_dim=20, initial_state=True)
-    assert_within_budget(case, backend)
-    assert_within_budget(case.with_(queries=70, keys=length, is_causal=False), backend)
+    for one in (ONE.with_(head_dim=20, value_dim=20), *LAYERS[3:]):
+        case = one.with_(queries=length, initial_state=True)
+        assert_within_budget(case, backend)
+        assert_within_budget(case.with_(queries=70, keys=length, is_causal=False), backend)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@of_each_kernel
 @pytest.mark.parametrize("backend", NAMES)
-def test_lengths_packing_and_states(backend: str, dtype: torch.dtype) -> None:
-    plain = Case(heads=1, head_dim=24, value_dim=24, initial_state=True, dtype=dtype)
+def test_lengths_packing_and_states(backend: str, one: Case) -> None:
+    plain = one.with_(heads=1, initial_state=True)
     padded = plain.with_(batch=4, queries=200, key_lengths=(0, 64, 130, 200))
-    packed = plain.with_(batch=1, queries=270, cu_seqlens=(0, 0, 64, 65, 200, 270))
+    packed = plain.with_(queries=270, cu_seqlens=(0, 0, 64, 65, 200, 270))
     for case in (padded, packed):
         assert_within_budget(case, backend)
         assert_within_budget(case.with_(is_causal=False), backend)
 
 
-@pytest.mark.parametrize("segments", [2, 3, 5, 50])
-@pytest.mark.parametrize("is_causal", [True, False])
-def test_segments_give_what_walking_gives(
-    is_causal: bool, segments: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case = ONE.with_(queries=700, head_dim=16, value_dim=16, is_causal=is_causal)
-    tensors = case.inputs()
-    walked = on_backend(case, WALKING, tensors)
+@of_each_kernel
+@pytest.mark.parametrize("segments", [2, 5, 50])
+def test_any_number_of_segments(one: Case, segments: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(find_backend(CUT), "segments", segments)
-
-    for name, x in on_backend(case, CUT, tensors).items():
-        assert_agree(x, walked[name], name)
+    for is_causal in (True, False):
+        case = one.with_(queries=500, initial_state=True, is_causal=is_causal)
+        assert_within_budget(case, CUT)
 
 
 def best_segments(call: AttentionCall, *, derivatives: bool = False, gpu: Gpu = H100) -> int:
@@ -191,32 +183,28 @@ def test_features_of_a_hundred_stay_finite(backend: str) -> None:
     torch.testing.assert_close(ours["out"].double(), exact["out"], rtol=2**-10, atol=2**-11)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_any_layout_is_read(dtype: torch.dtype) -> None:
-    case = Case(queries=70, head_dim=24, value_dim=24, dtype=dtype)
+@of_each_kernel
+def test_any_layout_is_read(one: Case) -> None:
+    """The lean kernels take rows that begin at multiples of 16 bytes; others round differently."""
+    case = one.with_(queries=130)
+    rounding = 2**-6 if one in LAYERS[3:] else 0
     tensors = case.inputs()
     expected = on_backend(case, WALKING, tensors)
     for name, layout in LAYOUTS.items():
         laid = {n: layout(x.detach()).requires_grad_() for n, x in tensors.items()}
         for what, x in on_backend(case, WALKING, laid).items():
-            assert torch.equal(x, expected[what]), f"{name}, {what}"
+            atol = rounding * max(1.0, expected[what].abs().max().item())
+            torch.testing.assert_close(
+                x, expected[what], rtol=rounding, atol=atol, msg=f"{name}, {what}"
+            )
 
 
-@pytest.mark.parametrize("is_causal", [True, False])
-@pytest.mark.parametrize("backend", NAMES)
-@pytest.mark.usefixtures("memory_of_nan")
-def test_every_output_is_written(backend: str, is_causal: bool) -> None:
-    case = Case(queries=200, head_dim=17, value_dim=9, key_lengths=(200, 0), is_causal=is_causal)
-    empty = Case(queries=0, head_dim=17, value_dim=9, initial_state=True, is_causal=is_causal)
-    for found in (on_backend(x, backend, x.inputs()) for x in (case, empty)):
-        assert [name for name, x in found.items() if not torch.isfinite(x).all()] == []
-
-
+@pytest.mark.parametrize("one", [LAYERS[0], *LAYERS[3:]], ids=str)
 @pytest.mark.parametrize("backend", NAMES)
 def test_the_same_bits_in_any_order_of_blocks_and_warps(
-    backend: str, emulation: ModuleType
+    backend: str, one: Case, emulation: ModuleType
 ) -> None:
-    case = Case(queries=200, head_dim=24, value_dim=24, initial_state=True)
+    case = one.with_(queries=200, initial_state=True)
     tensors, results = case.inputs(), []
     for seed in (0, -1, 7):
         emulation.set_order(seed)
@@ -343,8 +331,10 @@ def test_schedulers_share_the_work(dim: int, dtype: torch.dtype, emulation: Modu
 
 
 @pytest.mark.parametrize("backend", NAMES)
-@pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize(("dim", "value_dim"), [(16, 48), (48, 16), (64, 64), (24, 72)])
+@pytest.mark.parametrize(
+    ("dim", "value_dim", "normalize"),
+    [(16, 48, True), (48, 16, False), (64, 64, True), (64, 64, False), (24, 72, True)],
+)
 def test_keys_and_values_in_one_pass_or_two(
     dim: int, value_dim: int, normalize: bool, backend: str
 ) -> None:
@@ -357,8 +347,10 @@ def test_keys_and_values_in_one_pass_or_two(
     assert_within_budget(case.with_(is_causal=False), backend)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("width", [24, 80])
+@pytest.mark.parametrize(
+    ("width", "dtype"),
+    [(24, torch.float32), (24, torch.float16), (80, torch.float32), (80, torch.bfloat16)],
+)
 @pytest.mark.parametrize("backend", NAMES)
 def test_a_mask_is_read_where_the_keys_are(backend: str, width: int, dtype: torch.dtype) -> None:
     """What masked rows hold reaches no result."""
@@ -369,8 +361,7 @@ def test_a_mask_is_read_where_the_keys_are(backend: str, width: int, dtype: torc
         assert_within_budget(case.with_(is_causal=False), backend)
 
 
-@pytest.mark.parametrize("width", [16, 80])
-@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize(("width", "is_causal"), [(16, True), (80, True), (16, False)])
 @pytest.mark.parametrize("backend", NAMES)
 def test_only_wanted_gradients_are_computed(
     backend: str, is_causal: bool, width: int, emulation: ModuleType

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -97,9 +96,9 @@ def test_within_budget(rung: Rung, dtype: torch.dtype) -> None:
         run(rung, draw(shape, dtype))
 
 
-@pytest.mark.parametrize("length", [1, 15, 16, 17, 63, 64, 65, 128])
-def test_every_length(rung: Rung, length: int) -> None:
-    run(rung, draw((1, 1, length, 16, 16), torch.bfloat16))
+def test_every_length(rung: Rung) -> None:
+    for length in (1, 15, 16, 17, 63, 64, 65, 128):
+        run(rung, draw((1, 1, length, 16, 16), torch.bfloat16))
 
 
 @pytest.mark.parametrize("feature_map", ["relu", "identity"])
@@ -110,13 +109,12 @@ def test_feature_maps(rung: Rung, feature_map: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=list(LAYOUTS))
-def test_strides_do_not_matter(
-    rung: Rung, dtype: torch.dtype, layout: Callable[[Tensor], Tensor]
-) -> None:
+def test_strides_do_not_matter(rung: Rung, dtype: torch.dtype) -> None:
     tensors = draw((2, 3, 70, 16, 16), dtype)
+    expected = run(rung, tensors)
 
-    assert torch.equal(run(rung, [layout(x) for x in tensors]), run(rung, tensors))
+    for name, layout in LAYOUTS.items():
+        assert torch.equal(run(rung, [layout(x) for x in tensors]), expected), name
 
 
 def test_a_shared_key_head_is_read_in_place(rung: Rung) -> None:
@@ -145,13 +143,13 @@ def test_empty_heads_and_empty_sequences(rung: Rung) -> None:
         assert normalizer.shape == shape[:3]
 
 
-@pytest.mark.parametrize("order", [-1, 1, 2])
-def test_the_order_of_threads_does_not_matter(rung: Rung, order: int) -> None:
+def test_the_order_of_threads_does_not_matter(rung: Rung) -> None:
     tensors = draw((1, 2, 130, 16, 16), torch.bfloat16)
     plain = run(rung, tensors)
-    ladder_library().set_prototype_order(order)
     try:
-        assert torch.equal(run(rung, tensors), plain)
+        for order in (-1, 1, 2):
+            ladder_library().set_prototype_order(order)
+            assert torch.equal(run(rung, tensors), plain)
     finally:
         ladder_library().set_prototype_order(0)
 
