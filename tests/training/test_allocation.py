@@ -18,11 +18,11 @@ from linattn_models.training import allocation
 from linattn_models.training.allocation import freed_memory_kept
 from tests.training.toy import toy_run
 
-# Prints the page faults of memory, after as much was freed: of 64 MiB before and in the context, of
-# 8 MiB after it. And the bytes by which resident memory has grown after it, where a small tensor
-# is left that was made after a large one.
+# Prints the page faults of memory, after as much was freed: of 64 MiB before, in the context of
+# another device, and in that of the CPU; of 8 MiB after it. And the bytes by which resident memory
+# has grown after it, where a small tensor is left that was made after a large one.
 SCRIPT = """
-import ctypes, json, resource, sys
+import ctypes, json, resource
 import psutil, torch
 from linattn_models.training.allocation import freed_memory_kept
 
@@ -45,14 +45,18 @@ def resident():
     return psutil.Process().memory_info().rss
 
 before = faults(64)
+with freed_memory_kept(torch.device("meta")):
+    other = faults(64)
 bytes_before = resident()
-with freed_memory_kept(torch.device(sys.argv[1])):
+with freed_memory_kept(torch.device("cpu")):
     inside = faults(64)
     large = torch.ones(2**24)
     kept = torch.ones(2**12)
     del large
 grown = resident() - bytes_before
-print(json.dumps(dict(before=before, inside=inside, after=faults(8), grown=grown)))
+print(json.dumps(dict(
+    before=before, other=other, inside=inside, after=faults(8), grown=grown
+)))
 """
 FRESH = 16  # faults of 64 MiB are at least twice as many, even with huge pages of 2 MiB
 
@@ -62,40 +66,33 @@ glibc = pytest.mark.skipif(
 )
 
 
-def measured(device: str, **variables: str) -> dict[str, int]:
-    """What the script prints, with these variables alone to configure the allocator."""
-    names = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")
-    usual = {name: value for name, value in os.environ.items() if not name.startswith(names)}
-    script = [sys.executable, "-c", SCRIPT, device]
-    run = subprocess.run(
-        script, env={**usual, **variables}, capture_output=True, text=True, check=True
-    )
-    numbers: dict[str, int] = json.loads(run.stdout)
-    return numbers
+SETTINGS = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")
 
 
 @glibc
 def test_memory_is_used_again_in_the_context_and_goes_back_after_it() -> None:
-    numbers = measured("cpu")
-    assert numbers["before"] > FRESH
+    usual = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
+    run = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env=usual, capture_output=True, text=True, check=True
+    )
+    numbers: dict[str, int] = json.loads(run.stdout)
+    assert numbers["before"] > FRESH and numbers["other"] > FRESH
     assert numbers["inside"] < FRESH / 4
     assert numbers["grown"] < 32 << 20
     assert numbers["after"] < FRESH / 4  # as in a process that never was in the context
 
 
 @glibc
-@pytest.mark.parametrize(
-    ("device", "variables"),
-    [
-        ("meta", {}),
-        ("cpu", {"GLIBC_TUNABLES": "glibc.malloc.arena_max=4"}),
-        ("cpu", {"MALLOC_TOP_PAD_": "0"}),
-    ],
-)
-def test_other_devices_and_configured_allocators_are_left_alone(
-    device: str, variables: dict[str, str]
+@pytest.mark.parametrize("variable", ["GLIBC_TUNABLES", "MALLOC_TOP_PAD_", "MALLOC_MMAP_MAX_"])
+def test_an_allocator_that_is_configured_is_left_alone(
+    variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert measured(device, **variables)["inside"] > FRESH
+    for name in list(os.environ):
+        if name.startswith(SETTINGS):
+            monkeypatch.delenv(name)
+    assert allocation._glibc() is not None
+    monkeypatch.setenv(variable, "glibc.malloc.arena_max=4" if variable[0] == "G" else "0")
+    assert allocation._glibc() is None
 
 
 def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

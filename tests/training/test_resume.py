@@ -231,13 +231,6 @@ def test_a_checkpoint_of_another_run_is_refused(out: Path, tmp_path: Path) -> No
         toy_run(out, resume=True)
 
 
-def test_lost_metrics_are_refused(out: Path) -> None:
-    toy_run(out, steps=4)
-    (out / "metrics.jsonl").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"metrics\.jsonl"):
-        toy_run(out, steps=6, resume=True)
-
-
 def test_a_model_with_other_tensors_is_refused(out: Path) -> None:
     toy_run(out, steps=2)
     model = torch.nn.Sequential(*toy_model(), torch.nn.Linear(1, 1))
