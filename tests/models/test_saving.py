@@ -288,6 +288,13 @@ def favor(features: int) -> Change:
     return lambda c: c["transformer"]["attention"].update(options)
 
 
+def lsh(**sizes: int) -> Change:
+    return lambda c: c["transformer"].update(attention={"kind": "lsh", **sizes})
+
+
+SOFTMAX = {"kind": "softmax", "past_size": 2 * ABSURD}
+
+
 @pytest.mark.parametrize(
     ("change", "name"),
     [
@@ -300,7 +307,11 @@ def favor(features: int) -> Change:
         (favor(2_000_000), "another configuration"),
         (favor(HUGE), "num_features|describes no model"),
         (lambda c: c["transformer"]["attention"].update(window_size=10**9), "window_size"),
-        (lambda c: c["transformer"].update(attention={"kind": "lsh", "rounds": ABSURD}), "missing"),
+        (lsh(rounds=1000), "missing"),
+        (lsh(rounds=ABSURD), "buckets: expected at most"),
+        (lsh(buckets=2 * ABSURD), "buckets: expected at most"),
+        (lsh(chunk=2 * ABSURD), "chunk: expected at most"),
+        (lambda c: c["transformer"].update(attention=SOFTMAX), "past_size: expected at most"),
         (lambda c: c["transformer"].update(attention="\x1b[2J" * 10**4), "attention"),
         (lambda c: c.update(model="x" * 10**5), "model"),
     ],

@@ -21,11 +21,13 @@ from linattn_models.decoding.prompts import (
     Count,
     Prompt,
     Tokens,
+    TokenSource,
     read_prompt,
 )
 from linattn_models.decoding.rows import Stepper
 from linattn_models.decoding.sampling import SamplingParams, Settings
 from linattn_models.decoding.stopping import Run, TokenStream, read_stop, read_stop_tokens
+from linattn_models.heads import Head
 from linattn_models.heads.settings import PerRow
 from linattn_models.heads.tokenizer import (
     check_tokenizer,
@@ -77,10 +79,10 @@ class StreamOptions(Options, total=False):
 _ARGUMENTS = {"seed": "seeds", "n": "num_samples"}
 
 
-class GenerationMixin(Stepper):
+class GenerationMixin(Stepper, TokenSource):
     """Gives a model of tokens, or a decoder of one, `generate`, `stream` and `beam_search`."""
 
-    max_length: int | None
+    head: Head
     _tokenizer: Any = None
 
     @property
@@ -130,21 +132,6 @@ class GenerationMixin(Stepper):
     @abstractmethod
     def config(self) -> TransformerConfig:
         """The configuration of the layers."""
-
-    @property
-    @abstractmethod
-    def has_start(self) -> bool:
-        """Whether a start vector takes position 0."""
-
-    @property
-    @abstractmethod
-    def longest(self) -> int | None:
-        """The most tokens of a sequence; None for no limit."""
-
-    @property
-    @abstractmethod
-    def device(self) -> torch.device:
-        """Where tokens and weights are."""
 
     @abstractmethod
     def fingerprint(self) -> str | None:

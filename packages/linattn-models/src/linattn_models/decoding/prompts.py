@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -28,32 +29,33 @@ MOST_SEQUENCES = 1 << 20
 Tokens = Tensor | Sequence[Any]
 
 
-class TokenSource(Protocol):
+class TokenSource(ABC):
     """What continues prompts: a model of tokens, or a decoder compiled from one.
 
     Attributes:
         head: the distribution of a token.
         max_length: the default number of tokens in a sequence, or None.
-        has_start: whether a start vector takes position 0.
-        longest: the most tokens of a sequence; None for no limit.
-        device: where tokens and parameters are.
         tokenizer: encodes texts; None without one.
     """
 
     head: Head
     max_length: int | None
+    tokenizer: Any
 
     @property
-    def tokenizer(self) -> Any: ...
+    @abstractmethod
+    def has_start(self) -> bool:
+        """Whether a start vector takes position 0."""
 
     @property
-    def has_start(self) -> bool: ...
+    @abstractmethod
+    def longest(self) -> int | None:
+        """The most tokens of a sequence; None for no limit."""
 
     @property
-    def longest(self) -> int | None: ...
-
-    @property
-    def device(self) -> torch.device: ...
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Where tokens and weights are."""
 
 
 @dataclass(frozen=True)
