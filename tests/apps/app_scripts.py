@@ -29,14 +29,14 @@ class Finished:
 Script = Callable[..., Finished]
 
 
-# Looks for the path whenever Python opens, renames or imports something.
+# Looks for the path whenever Python opens, makes or renames something.
 KILLED = """
 import os, runpy, signal, sys
 _, path, *sys.argv = sys.argv
 sys.path[0] = os.path.dirname(sys.argv[0])
 
 def look(event, _):
-    if event != "os.kill" and os.path.exists(path):
+    if event in ("open", "os.mkdir", "os.rename") and os.path.exists(path):
         os.kill(os.getpid(), signal.SIGKILL)
 
 sys.addaudithook(look)
