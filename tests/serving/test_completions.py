@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from linattn_models import Output
 from linattn_models.serving import create_app
 from linattn_models.serving.fields import CompletionFields
-from linattn_models.serving.states import write_bytes
+from linattn_models.serving.states import StateStore, write_bytes
 from tests.serving.clients import Server, complete, make_batch, make_model, read_events
 
 Serve = Callable[..., Server]
@@ -188,6 +188,18 @@ def test_a_state_is_continued(serve: Serve, as_bytes: bool) -> None:
 
     first, second = asyncio.run(main())
     assert first + second == expected_tokens(18, seeds=1)[0]
+
+
+def test_old_states_are_dropped_by_number_and_by_bytes() -> None:
+    _, state = make_model().generate(length=3, return_state=True)
+    for most, most_bytes in ((2, 1 << 20), (9, 2 * state.nbytes)):
+        store = StateStore(most, most_bytes)
+        names = [store.put(state) for _ in range(3)]
+        assert store.get(names[1]) is store.get(names[2]) is state
+        with pytest.raises(ValueError, match=r"^state: expected"):
+            store.get(names[0])
+    store = StateStore(9, 1)
+    assert store.get(store.put(state)) is state
 
 
 def test_prompt_and_texts_are_the_decoded_whole(serve: Serve) -> None:

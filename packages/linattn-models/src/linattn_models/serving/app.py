@@ -48,7 +48,8 @@ from linattn_models.serving.states import StateStore, write_bytes
 
 # Names of fields of the batch's requests, and those of a body that they come from.
 _FIELDS = {"length": "max_tokens", "text": "prompt", "stop_strings": "stop"}
-_KEPT_STATES = 256
+# States that are kept, and their bytes: a cache of softmax attention can be large.
+_KEPT_STATES, _KEPT_BYTES = 256, 1 << 30
 _STOPS = "The server stops."
 # A page on which a text is continued.
 PAGE = Path(__file__).with_name("page.html")
@@ -115,7 +116,7 @@ def create_app(
         body_time,
     )
     engine = Engine(batch, queue)
-    states = StateStore(_KEPT_STATES)
+    states = StateStore(_KEPT_STATES, _KEPT_BYTES)
     service = _Service(name, batch, engine, Metrics(engine), states, most_prompt, queue)
     # From the outermost on.
     middleware = [Middleware(StatusCounter, service.metrics.responses)]

@@ -17,10 +17,12 @@ class StateStore:
 
     Args:
         most: states that are kept.
+        most_bytes: of all of them; the last one is kept, whatever it has.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self._most, self._most_bytes = most, most_bytes
+        self._bytes = 0
         self._states: OrderedDict[str, DecodingState] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -29,8 +31,11 @@ class StateStore:
         name = secrets.token_urlsafe(16)
         with self._lock:
             self._states[name] = state
-            while len(self._states) > self._most:
-                self._states.popitem(last=False)
+            self._bytes += state.nbytes
+            while len(self._states) > self._most or (
+                self._bytes > self._most_bytes and len(self._states) > 1
+            ):
+                self._bytes -= self._states.popitem(last=False)[1].nbytes
         return name
 
     def get(self, name: str) -> DecodingState:
