@@ -184,6 +184,27 @@ def test_what_ours_cannot_express_is_refused_by_name(build: Any, named: str) -> 
         from_transformers(build())
 
 
+@pytest.mark.parametrize("template", ["s $A", "s $A s", "$A"])
+def test_a_text_begins_with_the_tokens_that_its_tokenizer_puts_first(template: str) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {"s": 1, "a": 2, "b": 3} | {f"w{x}": x for x in (0, *range(4, tiny.VOCABULARY))}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    special = [("s", 1)]
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single=template, special_tokens=special
+    )
+    ours = from_transformers(original(attention="softmax"))
+    ours.tokenizer = tokenizer
+    first = [1] if template.startswith("s") else []
+
+    for text, tokens in (("a b", [*first, 2, 3]), ("s b", [1, 3]), ("", first)):
+        got = ours.generate(prefix=text, max_new_tokens=4, temperature=0)
+        assert got[0, :-4].tolist() == tokens
+    _, state = ours.generate(prefix="a", max_new_tokens=1, temperature=0, return_state=True)
+    assert ours.generate(prefix="b", state=state, max_new_tokens=1)[0, 0] == 3
+
+
 def test_offloaded_weights_are_refused() -> None:
     with torch.device("meta"):
         model = LlamaForCausalLM(LlamaConfig(num_hidden_layers=1))

@@ -213,7 +213,8 @@ def read_prompt(
         batch = state.batch if batch is None else batch
         if batch != state.batch:
             raise ValueError(expected("state", f"{batch} sequences", state.batch))
-    tokens, lengths = read_prefix(source, batch, prefix, prefix_lengths)
+    begins = state is None and not source.has_start
+    tokens, lengths = read_prefix(source, batch, prefix, prefix_lengths, begins=begins)
     known = torch.full((len(tokens),), tokens.shape[1]) if lengths is None else lengths.cpu()
     ends = _read_ends(source, known, length, max_new_tokens, state, keeps_state, room)
     steps = ends - known
@@ -243,13 +244,19 @@ def read_prefix(
     batch: int | None,
     prefix: Tokens | None,
     lengths: Tensor | None = None,
+    *,
+    begins: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """The tokens (B, P) or (B, P, 3), 0 past a row's length, and the lengths; None if all are P."""
+    """The tokens (B, P) or (B, P, 3), 0 past a row's length, and the lengths; None if all are P.
+
+    Args:
+        begins: of texts, as for `encode_text`.
+    """
     if isinstance(prefix, Tensor) and prefix.device != source.device:
         where = f"tokens on the model's {source.device}"
         raise ValueError(expected("prefix", where, prefix.device, "move one of them by .to()"))
     if not (prefix is None or isinstance(prefix, Tensor)):
-        prefix, lengths = _as_tensors(_encode_texts(source.tokenizer, prefix), lengths)
+        prefix, lengths = _as_tensors(_encode_texts(source.tokenizer, prefix, begins), lengths)
     tokens, lengths = _pad(_check_prefix(source.head, batch, prefix, lengths), lengths)
     check_tokens(source.head, tokens, what="prefix")  # on the CPU, where lists still are
     tokens = tokens.to(source.device)
@@ -360,7 +367,7 @@ def _pad(prefix: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]
     return prefix, None if low == high else lengths
 
 
-def _encode_texts(tokenizer: Any, prefix: Sequence[Any]) -> Sequence[Any]:
+def _encode_texts(tokenizer: Any, prefix: Sequence[Any], begins: bool) -> Sequence[Any]:
     """The tokens of a text or of several; other prefixes as they are."""
     texts = [prefix] if isinstance(prefix, str) else prefix
     if not isinstance(texts, list | tuple) or not any(isinstance(text, str) for text in texts):
@@ -368,7 +375,7 @@ def _encode_texts(tokenizer: Any, prefix: Sequence[Any]) -> Sequence[Any]:
     require_tokenizer("prefix", tokenizer)
     if not all(isinstance(text, str) for text in texts):
         raise TypeError(expected("prefix", "texts alone, or tokens alone", quote(prefix)))
-    return [encode_text(tokenizer, text) for text in texts]
+    return [encode_text(tokenizer, text, begins=begins) for text in texts]
 
 
 def _as_tensors(prefix: Sequence[Any], lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:

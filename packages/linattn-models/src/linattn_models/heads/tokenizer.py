@@ -142,14 +142,27 @@ def _to_utf8(text: str) -> bytes:
         raise ValueError(expected("text", "Unicode", got, advice)) from None
 
 
-def encode_text(tokenizer: Any, text: str) -> list[int]:
-    """The tokens of a whole text, without special tokens around them."""
+def encode_text(tokenizer: Any, text: str, *, begins: bool = False) -> list[int]:
+    """The tokens of a whole text, without special tokens around them.
+
+    Args:
+        begins: whether it begins a sequence that no start vector begins. Then the special tokens
+            that the tokenizer puts before texts come first, unless the text begins with them.
+    """
     if isinstance(tokenizer, _OWN):
         return tokenizer.encode(text)
     _refuse_settings("tokenizer", tokenizer)
     _to_utf8(text)
     tokens: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
-    return tokens
+    first = _tokens_before(tokenizer) if begins else []
+    return tokens if tokens[: len(first)] == first else first + tokens
+
+
+def _tokens_before(tokenizer: Any) -> list[int]:
+    """The special tokens that a tokenizer of the library puts before a text."""
+    encoding = tokenizer.encode("a")
+    mask: list[int] = encoding.special_tokens_mask
+    return list(encoding.ids[: mask.index(0)]) if 0 in mask else []
 
 
 def read_tokens(tokens: Any, most_dims: int = 2) -> Tensor:

@@ -199,7 +199,7 @@ def read_chat(
     fields: ChatFields, text: str, template: ChatTemplate, batch: ContinuousBatch
 ) -> CompletionFields:
     """The completion of the prompt that a template made of a chat."""
-    tokenizer, prompt = batch.decoder.tokenizer, _encode(text, batch)
+    tokenizer, prompt = batch.decoder.tokenizer, _encode(text, batch, begins=True)
     length = fields.max_completion_tokens or fields.max_tokens
     if length is None:
         longest = batch.decoder.longest
@@ -238,7 +238,8 @@ def read_fields(
     prompts = _list_prompts(fields.prompt, token_shape(batch.decoder.head))
     _check_length(len(prompts), most_prompts, "prompts")
     _check_length(sum(map(len, prompts)), most_prompt, "characters or tokens")
-    rows = [_encode(prompt, batch) if isinstance(prompt, str) else prompt for prompt in prompts]
+    begins = fields.state is None and fields.state_bytes is None
+    rows = [_encode(x, batch, begins) if isinstance(x, str) else x for x in prompts]
     # Not only in `add`, which would do it in the thread that steps all requests.
     longest = batch.decoder.longest
     _check_length(max(map(len, rows)), most_prompt if longest is None else longest, "tokens")
@@ -284,7 +285,9 @@ def read_echoes(
     rows: list[Any] = [request.prompt for request in requests]
     for row in filter(None, rows):
         check_tokens(head, torch.tensor(row), what="prompt")
-    return [decode_tokens(tokenizer, row) for row in rows]
+    given = _list_prompts(fields.prompt, token_shape(head))
+    pairs = zip(given, rows, strict=True)
+    return [x if isinstance(x, str) else decode_tokens(tokenizer, row) for x, row in pairs]
 
 
 # All fields, and those that a chat passes on as they are.
@@ -331,11 +334,12 @@ def _check_length(length: int, most: int, what: str) -> None:
         raise ValueError(expected("prompt", f"at most {most:,} {what}", f"{length:,}"))
 
 
-def _encode(text: str, batch: ContinuousBatch) -> list[int]:
-    if not text:
+def _encode(text: str, batch: ContinuousBatch, begins: bool) -> list[int]:
+    decoder = batch.decoder
+    if not text and decoder.tokenizer is None:
         return []
-    require_tokenizer("prompt", batch.decoder.tokenizer)
-    return encode_text(batch.decoder.tokenizer, text)
+    require_tokenizer("prompt", decoder.tokenizer)
+    return encode_text(decoder.tokenizer, text, begins=begins and not decoder.has_start)
 
 
 def _decode(text: str) -> bytes:

@@ -128,7 +128,7 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
                 tokens than the model has positions, or none.
         """
         no_dropout(self.training, self.config.dropout)
-        tokens, lengths = read_prefix(self, None, text, lengths)
+        tokens, lengths = read_prefix(self, None, text, lengths, begins=not self.has_start)
         counted = torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
         counted[:, : 1 - self.has_start] = False
         return float((self.loss(tokens, lengths, counted) * self.head.channels).exp())
