@@ -50,6 +50,12 @@ MODELS: dict[str, AutoregressiveTransformer] = {
     "decay": model_of(
         replace(SMALL, attention=Linear(decay="learned")), Categorical(7), max_length=64
     ),
+    "window, gated decay": model_of(
+        replace(LANGUAGE, attention=Linear(window_size=5, decay="gated")), Categorical(19)
+    ),
+    "gated decay": model_of(
+        replace(SMALL, attention=Linear(decay="gated")), Categorical(7), max_length=64
+    ),
     "grouped heads, no start": model_of(
         replace(LANGUAGE, num_kv_heads=2), Categorical(13), start=False
     ),
@@ -131,7 +137,7 @@ def test_a_row_ends_behind_its_stop_token(tmp_path: Path) -> None:
         assert cut == (whole[: ends[0] + 1] if ends else whole)
 
 
-@pytest.mark.parametrize("name", ["categorical", "rotary, window", "decay"])
+@pytest.mark.parametrize("name", ["categorical", "rotary, window", "window, gated decay", "decay"])
 def test_states_continue_in_both_directions(tmp_path: Path, name: str) -> None:
     file = exported(tmp_path, name)
     decoder, model = load_decoder(file), Model(file)

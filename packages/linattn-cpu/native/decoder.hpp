@@ -44,9 +44,10 @@ struct NormWeights {
 
 struct DecoderLayer {
     PackedMatrix qkv, out, expand, contract;
-    PackedMatrix gate;       // of DecoderShape::gated
-    const float* decay;      // (H_kv), the factor of each head's state before a position is added; null: 1
-    const float* log_gamma;  // (H), with a window: added to the logarithm of linear attention's weight
+    PackedMatrix gate;          // of DecoderShape::gated
+    const float* decay;         // (H_kv), the factor of each head's state before a position is added; null: 1
+    const float* decay_weight;  // (H_kv, E), or null; else the factor is sigmoid(decay + decay_weight x), x read by qkv
+    const float* log_gamma;     // (H), with a window: added to the logarithm of linear attention's weight
     NormWeights norm1, norm2;
 };
 
@@ -102,9 +103,10 @@ struct DecoderCall {
     const float* vectors;        // (B, inputs, E), or null
     float* const* s;             // for each layer (B, H_kv, D, D), updated in place
     float* const* z;             // for each layer (B, H_kv, D), updated in place
-    float* const* keys;          // with a window, for each layer (B, H_kv, window, D), updated in place
-    float* const* values;        // the same
-    float* outputs;              // (B, P) after each row's last input; of vectors (B, inputs, E)
+    // With a window, for each layer (B, H_kv, window, D), updated in place. With a decay_weight, each key is followed by the
+    // logarithm of its position's factor.
+    float *const *keys, *const *values;
+    float* outputs;  // (B, P) after each row's last input; of vectors (B, inputs, E)
     // How each row draws, as in linattn_core.decoder_spec.Draw: four uniform random numbers, (B, 4), at which distribution
     // functions are inverted, and settings, (B); 0 switches a filter off. Null to draw nothing.
     const double* quantiles;

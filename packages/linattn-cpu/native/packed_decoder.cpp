@@ -108,6 +108,8 @@ void PackedDecoder::place(Packer& packer, const ModelSource& source) {
         to.expand = packer.matrix(from.expand);
         if (from.gate) to.gate = packer.matrix(*from.gate);
         if (from.decay != nullptr) to.decay = packer.copy(from.decay, source.kv_heads, source.kv_heads);
+        const std::int64_t entries = source.kv_heads * embed;
+        if (from.decay_weight != nullptr) to.decay_weight = packer.copy(from.decay_weight, entries, entries);
         if (from.log_gamma != nullptr) to.log_gamma = packer.copy(from.log_gamma, source.heads, source.heads);
         to.contract = packer.matrix(from.contract);
     }

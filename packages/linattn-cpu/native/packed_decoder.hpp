@@ -22,8 +22,8 @@ struct AffineSource {
 struct LayerSource {
     AffineSource qkv, out, expand, contract;
     std::optional<AffineSource> gate;
-    const float *decay = nullptr, *log_gamma = nullptr;  // (H_kv) and (H), or null
-    NormWeights norm1, norm2;                            // (E), not padded; the bias may be null
+    const float *decay = nullptr, *decay_weight = nullptr, *log_gamma = nullptr;  // (H_kv), (H_kv, E) and (H), or null
+    NormWeights norm1, norm2;  // (E), not padded; the bias may be null
 };
 struct TokenSource : TokenShape {
     std::vector<const float*> embeddings;  // (levels, E) for each channel

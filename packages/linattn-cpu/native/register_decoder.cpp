@@ -51,6 +51,7 @@ static void load(LayerSource& field, PyObject* value) {
         {"contract", set<&LayerSource::contract>},
         {"gate", set<&LayerSource::gate>},
         {"decay", set<&LayerSource::decay>},
+        {"decay_weight", set<&LayerSource::decay_weight>},
         {"log_gamma", set<&LayerSource::log_gamma>},
         {"norm1", set<&LayerSource::norm1>},
         {"norm2", set<&LayerSource::norm2>},

@@ -37,6 +37,7 @@ LAYERS: list[dict[str, Any]] = [
     {},
     {"decay": "learned"},
     {"window_size": 5},
+    {"window_size": 5, "decay": "gated"},
     {"rotary": True},
 ]
 

@@ -77,6 +77,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "fixed decay": {"decay": "fixed"},
     "learned decay": {"decay": "learned", "num_kv_heads": 1},
     "decay in a range": {"decay": "learned", "decay_range": (0.5, 1.0)},
+    "gated decay": {"decay": "gated", "num_kv_heads": 1, "norm_first": False},
     "gate": {"ffn": "swiglu", "bias": False},
     "rotary": {"rotary": True},
     "all of a language model": {
@@ -96,6 +97,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "feature_map": "relu",
     },
     "wide window": {"window_size": 64},
+    "window, learned decay": {"window_size": 2, "decay": "learned"},
+    "window, gated decay": {"window_size": 3, "decay": "gated", "num_heads": 4, "num_kv_heads": 2},
     "RMSNorm, no biases": {"norm": "rms", "bias": False},
     "tied embeddings": {"tie_embeddings": True},
 }

@@ -85,9 +85,12 @@ def levels(weight: Tensor) -> Tensor:
         ("int8", levels, 2e-3),  # activations have 16 bits
     ],
 )
+@pytest.mark.parametrize("fields", [{}, {"decay": "gated", "window_size": 3}], ids=str)
 @torch.no_grad()
-def test_weights_that_fewer_bits_can_hold_are_exact(weights: str, grid: Any, error: float) -> None:
-    model = model_of()
+def test_weights_that_fewer_bits_can_hold_are_exact(
+    weights: str, grid: Any, error: float, fields: dict[str, Any]
+) -> None:
+    model = model_of(**fields)
     for layer in model.modules():
         if isinstance(layer, nn.Linear):
             layer.weight.copy_(grid(layer.weight))

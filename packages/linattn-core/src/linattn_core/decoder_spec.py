@@ -56,8 +56,8 @@ class DecoderLayer:
             contract(activation(expand(x))); None for the latter.
         decay_logits: (H_kv,), a head's state is multiplied by their sigmoid before a position is
             added; None for no decay.
-        decay_weight: (E, H_kv), for the sigmoid of decay_logits + x W, with x (E,) the input of
-            `qkv` at the position that is added; in all layers or in none.
+        decay_weight: (H_kv, E), for the sigmoid of decay_logits + decay_weight x, with x (E,) the
+            input of `qkv` at the position that is added; in all layers or in none.
         log_gamma: (H,), the logarithm of the weight of linear attention beside a window, as
             `DecoderDescription.window_size` defines it; None without a window.
     """
@@ -173,7 +173,7 @@ class DecoderDescription:
                 wanted, advice = "one in all layers or in none", "decode eagerly"
                 raise CannotCompile(expected("a decay's weight", wanted, "some layers", advice))
             if layer.decay_weight is not None:
-                shape = (embed, self.num_kv_heads)
+                shape = (self.num_kv_heads, embed)
                 _check_shape("a decay's weight", layer.decay_weight, shape)
             if (layer.log_gamma is None) != (self.window_size == 0):
                 wanted = "one in each layer with a window, and none without"

@@ -102,7 +102,8 @@ public:
           levels_(between(random, 2, 90)) {
         const bool gated = coin(), rotary = head_dim_ % 2 == 0 && coin(), centered = coin();
         window_ = coin() ? between(random, 1, kLength) : 0;
-        const bool decays = window_ == 0 && coin();
+        const bool decays = coin();
+        gated_decay_ = decays && coin();
         const std::int64_t heads = kv_heads_ * between(random, 1, 3), e = heads * head_dim_;
         const Activation ungated = coin() ? Activation::gelu : Activation::gelu_tanh;
         const Activation activation = gated ? Activation::silu : ungated;
@@ -116,6 +117,7 @@ public:
             layer.expand = affine(e, hidden_), layer.contract = affine(hidden_, e);
             if (gated) layer.gate = affine(e, hidden_);
             if (decays) layer.decay = factors(kv_heads_);
+            if (gated_decay_) layer.decay_weight = numbers(kv_heads_ * e);
             if (window_ > 0) layer.log_gamma = numbers(heads);
             layer.norm1 = norm(e, centered), layer.norm2 = norm(e, centered);
             model.layers.push_back(layer);
@@ -140,8 +142,8 @@ public:
             z[i].resize(states);
             s_at.push_back(s[i].data());
             z_at.push_back(z[i].data());
-            keys[i].resize(states * static_cast<std::size_t>(window_));
-            values[i].resize(keys[i].size());
+            values[i].resize(states * static_cast<std::size_t>(window_));
+            keys[i].resize(values[i].size() + static_cast<std::size_t>(gated_decay_ * batch * kv_heads_ * window_));
             keys_at.push_back(keys[i].data());
             values_at.push_back(values[i].data());
         }
@@ -271,6 +273,7 @@ private:
 
     Random& random_;
     std::int64_t kv_heads_, head_dim_, hidden_, levels_, window_ = 0;
+    bool gated_decay_ = false;
     std::vector<std::vector<float>> weights_;
     std::unique_ptr<PackedDecoder> decoder_;
 };

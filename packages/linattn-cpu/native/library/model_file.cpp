@@ -164,7 +164,13 @@ LayerSource ModelFile::layer(const std::string& name) {
     if (source.gated) layer.gate = affine(name + "gate", embed, hidden);
     layer.norm1 = norm(name + "norm1");
     layer.norm2 = norm(name + "norm2");
-    if (const float* logits = optional(name + "decay_logits", {source.kv_heads})) {
+    layer.decay_weight = optional(name + "decay_weight", {source.kv_heads, embed});
+    if (!source.layers.empty() && (layer.decay_weight == nullptr) != (source.layers[0].decay_weight == nullptr)) {
+        throw refused("decay_weight", "one in all layers or in none", "some layers with one");
+    }
+    if (layer.decay_weight != nullptr) {
+        layer.decay = floats(name + "decay_logits", {source.kv_heads});
+    } else if (const float* logits = optional(name + "decay_logits", {source.kv_heads})) {
         made.emplace_back(static_cast<std::size_t>(source.kv_heads));
         for (std::size_t head = 0; head < made.back().size(); ++head) {
             made.back()[head] = static_cast<float>(1 / (1 + std::exp(-static_cast<double>(logits[head]))));

@@ -54,11 +54,7 @@ def refuses_decoder(description: DecoderDescription, weights: str) -> str | None
     ):
         if name not in known.__members__:
             return expected(what, f"one of {', '.join(known.__members__)}", quote(name))
-    layer = description.layers[0]
-    if description.has_gated_decay or (description.window_size and layer.decay_logits is not None):
-        wanted, got = "fixed or learned, without a window", "gated, or beside a window"
-        return expected("the decay", wanted, got, "decode eagerly")
-    hidden = layer.contract.weight.shape[0]
+    hidden = description.layers[0].contract.weight.shape[0]
     if weights == "int8" and hidden > _MOST_INT8_INPUTS:
         wanted = f"products that sum at most {_MOST_INT8_INPUTS:,} inputs exactly"
         advice = "keep the weights as bfloat16 or float32"
@@ -79,9 +75,7 @@ class CpuDecoder(NativeDecoder):
     """
 
     def __init__(self, description: DecoderDescription, weights: str) -> None:
-        heads, dim, window = description.num_kv_heads, description.head_dim, description.window_size
-        rows = [(heads, window, dim)] * 2 if window else []
-        self._state_shapes = (*rows, (heads, dim, dim), (heads, dim))
+        self._state_shapes = [shape[1:] for shape in description.state_shapes(1)]
         self._layers = len(description.layers)
         tokens = description.tokens
         norm = description.norm
@@ -264,7 +258,9 @@ class _Packing:
         }
 
     def _layer(self, layer: DecoderLayer, features: int) -> _native.Fields:
-        logits, log_gamma = layer.decay_logits, layer.log_gamma
+        decay, weight, log_gamma = layer.decay_logits, layer.decay_weight, layer.log_gamma
+        if decay is not None and weight is None:
+            decay = decay.double().sigmoid().float()
         return {
             "qkv": self._affine(layer.qkv),
             "out": self._affine(layer.out),
@@ -272,7 +268,8 @@ class _Packing:
             "contract": self._affine(layer.contract),
             "gate": None if layer.gate is None else self._affine(layer.gate),
             # In float64 as liblinattn, whose float32 might round otherwise.
-            "decay": self._optional(None if logits is None else logits.double().sigmoid().float()),
+            "decay": self._optional(decay),
+            "decay_weight": self._optional(weight),
             "log_gamma": self._optional(
                 None if log_gamma is None else log_gamma - math.log(features)
             ),

@@ -137,41 +137,56 @@ LINATTN_INLINE void scale(const float* from, std::int64_t count, float factor, f
 // An input of a sequence, and its place in the memories of rows.
 struct HeadInput {
     std::int64_t sequence, position;
-    const float *qkv, *rotation;
+    const float *normed, *qkv, *rotation;
     float* heads;
 };
 
-// `attend_head` of a model with a window. Added to the sums is the key that leaves it.
+// The logarithm of the factor of a head's state before an input is added, with a `decay_weight`: log sigmoid.
+static float log_decay_of(const DecoderModel& model, const DecoderLayer& layer, const HeadInput& input,
+                          std::int64_t head) {
+    const float x = layer.decay[head] + dot(input.normed, layer.decay_weight + head * model.embed, model.embed);
+    return (x < 0 ? x : 0.0f) - __builtin_log1pf(__builtin_expf(x < 0 ? x : -x));
+}
+
+// `attend_head` of a model with a window. Added to the sums is the key that leaves it, after a decay by the factor of its
+// position.
 static void attend_with_window(const Thread& thread, std::int64_t layer, const HeadInput& input, std::int64_t head,
                                const HeadMemory& memory) {
     constexpr float kEps = 1e-30f;  // changes no normalizer; 0 / 0 would be NaN
     const DecoderModel& model = thread.model;
+    const DecoderLayer& weights = model.layers[layer];
+    const bool gated = weights.decay_weight != nullptr;
     const std::int64_t D = model.head_dim, size = model.window, group = group_of(model);
     const float root = 1.0f / __builtin_sqrtf(__builtin_sqrtf(static_cast<float>(D)));  // of scores' scale
     const std::int64_t index = input.sequence * model.kv_heads + head;
     float *const s = thread.call.s[layer] + index * D * D, *const z = thread.call.z[layer] + index * D;
-    const Ring ring{thread.call.keys[layer] + index * size * D, thread.call.values[layer] + index * size * D, D};
+    const Ring ring{thread.call.keys[layer] + index * size * (D + gated), thread.call.values[layer] + index * size * D,
+                    D, D + gated};
     const bool is_full = input.position >= size;
-    const std::int64_t slot = input.position % size * D, count = is_full ? size : input.position + 1;
+    const std::int64_t slot = input.position % size, count = is_full ? size : input.position + 1;
+    float *const own_key = ring.keys + slot * ring.key_stride, *const own_value = ring.values + slot * D;
+    float decay = weights.decay == nullptr || gated ? 1.0f : weights.decay[head];
     if (is_full) {
-        scale(ring.keys + slot, D, root, memory.key);
+        scale(own_key, D, root, memory.key);
         map_vector(model.map, memory.key, D, memory.key);
-        std::memcpy(memory.value, ring.values + slot, D * sizeof(float));
+        std::memcpy(memory.value, own_value, D * sizeof(float));
+        if (gated) decay = __builtin_expf(own_key[D]);
     }
     const float *const keys = input.qkv + model.embed, *const values = keys + key_numbers(model);
-    std::memcpy(ring.keys + slot, apply_rotation(model, keys + head * D, input.rotation, memory.scaled),
-                D * sizeof(float));
-    std::memcpy(ring.values + slot, values + head * D, D * sizeof(float));
+    std::memcpy(own_key, apply_rotation(model, keys + head * D, input.rotation, memory.scaled), D * sizeof(float));
+    std::memcpy(own_value, values + head * D, D * sizeof(float));
+    if (gated) own_key[D] = log_decay_of(model, weights, input, head);
+    const Visit first = weights.decay == nullptr ? Visit::add : Visit::decay_and_add;
     for (std::int64_t q = head * group; q < (head + 1) * group; ++q) {
         float *const out = input.heads + q * D, far_weight = -__builtin_inff();
         const float* const query = apply_rotation(model, input.qkv + q * D, input.rotation, memory.scaled);
         if (is_full) {
             scale(query, D, root, memory.query);
             map_vector(model.map, memory.query, D, memory.query);
-            const Visit visit = q > head * group ? Visit::read : Visit::add;
-            const HeadStep step{memory.query, memory.key, memory.value, s, z, out, D, 1};
+            const Visit visit = q > head * group ? Visit::read : first;
+            const HeadStep step{memory.query, memory.key, memory.value, s, z, out, D, decay};
             const float normalizer = step_head(visit, step, kEps);
-            if (normalizer > 0) far_weight = __builtin_logf(normalizer) + model.layers[layer].log_gamma[q];
+            if (normalizer > 0) far_weight = __builtin_logf(normalizer) + weights.log_gamma[q];
         }
         scale(query, D, root * root, memory.scaled);
         join_window(ring, memory.scaled, count, far_weight, out, memory.weights, out);
@@ -186,16 +201,21 @@ static void attend_head(const Thread& thread, std::int64_t layer, const HeadInpu
     if (model.window > 0) return attend_with_window(thread, layer, input, head, memory);
     const std::int64_t D = model.head_dim, index = input.sequence * model.kv_heads + head, group = group_of(model);
     const float *const keys = input.qkv + model.embed, *const values = keys + key_numbers(model);
-    const float* const decay = model.layers[layer].decay;
+    const DecoderLayer& weights = model.layers[layer];
+    float decay = 1;
+    if (weights.decay_weight != nullptr) {
+        decay = __builtin_expf(log_decay_of(model, weights, input, head));
+    } else if (weights.decay != nullptr) {
+        decay = weights.decay[head];
+    }
     prepare_vector(model, keys + head * D, input.rotation, memory.key);
     float *const s = thread.call.s[layer] + index * D * D, *const z = thread.call.z[layer] + index * D;
     for (std::int64_t q = head * group; q < (head + 1) * group; ++q) {
-        const Visit visit = q > head * group ? Visit::read : decay == nullptr ? Visit::add : Visit::decay_and_add;
+        const Visit visit = q > head * group           ? Visit::read
+                            : weights.decay == nullptr ? Visit::add
+                                                       : Visit::decay_and_add;
         prepare_vector(model, input.qkv + q * D, input.rotation, memory.query);
-        step_head(visit,
-                  {memory.query, memory.key, values + head * D, s, z, input.heads + q * D, D,
-                   decay == nullptr ? 1 : decay[head]},
-                  model.eps);
+        step_head(visit, {memory.query, memory.key, values + head * D, s, z, input.heads + q * D, D, decay}, model.eps);
     }
 }
 

@@ -215,8 +215,12 @@ static void attend_inputs(const Run& run, std::int64_t layer, std::int64_t index
     const std::int64_t b = run.block.sequence(index);
     float* const mapped = run.space.mapped.row(run.member.part);
     for (std::int64_t row = run.block.starts[index]; row < run.block.starts[index + 1]; ++row) {
-        const HeadInput input{b, position_of(run.call, run.block.places[row]), run.space.qkv.row(row),
-                              run.space.rotations.row(row), run.space.heads.row(row)};
+        const HeadInput input{b,
+                              position_of(run.call, run.block.places[row]),
+                              run.space.normed.row(row),
+                              run.space.qkv.row(row),
+                              run.space.rotations.row(row),
+                              run.space.heads.row(row)};
         attend_head(run, layer, input, head, mapped);
     }
 }

@@ -208,7 +208,7 @@ static void attend(const RowPart& part, std::int64_t index) {
     multiply_into(part, own.normed, columns_of_heads(layer.qkv, keys, part.keys()), own.qkv);
     multiply_into(part, own.normed, columns_of_heads(layer.qkv, values, part.keys()), own.qkv);
     const std::int64_t position = position_of(part.call, part.place);
-    const HeadInput input{part.place.sequence, position, own.qkv, own.rotation, own.heads};
+    const HeadInput input{part.place.sequence, position, own.normed, own.qkv, own.rotation, own.heads};
     const Range heads = part.kv_heads();
     for (std::int64_t head = heads.low; head < heads.high; ++head) {
         attend_head(part, index, input, head, own.mapped);

@@ -7,10 +7,11 @@
 LINATTN_BEGIN
 namespace decoding {
 
-// The last w keys and values of a head: those of position p are in slot p mod w.
+// The last w keys and values of a head: those of position p are in slot p mod w. From one key to the next are
+// `key_stride` numbers.
 struct Ring {
     float *keys, *values;
-    std::int64_t dim;
+    std::int64_t dim, key_stride;
 };
 
 // exp of scores, divided by that of the largest: their sum, and that score.
@@ -32,7 +33,7 @@ static Weighted weigh_slots(const Ring& ring, const float* query, std::int64_t c
     const float lowest = -__builtin_inff();
     float largest = lowest;
     for (std::int64_t j = 0; j < count; ++j) {
-        weights[j] = dot(query, ring.keys + j * ring.dim, ring.dim);
+        weights[j] = dot(query, ring.keys + j * ring.key_stride, ring.dim);
         largest = weights[j] > largest ? weights[j] : largest;
     }
     for (std::int64_t j = count; j < round_up(count, W<float>); ++j) weights[j] = lowest;

@@ -178,8 +178,10 @@ class _Reader:
             norm1=self._norm(f"{name}norm1"),
             norm2=self._norm(f"{name}norm2"),
             gate=self._affine(f"{name}gate") if is_gated else None,
-            decay_logits=self._tensors.pop(f"{name}decay_logits", None),
-            log_gamma=self._tensors.pop(f"{name}log_gamma", None),
+            **{
+                part: self._tensors.pop(name + part, None)
+                for part in ("decay_logits", "decay_weight", "log_gamma")
+            },
         )
 
     def _tokens(self) -> TokenCoding:

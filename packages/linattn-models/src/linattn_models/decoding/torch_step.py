@@ -304,7 +304,7 @@ def _log_decay(x: Tensor, layer: DecoderLayer) -> Tensor | None:
     if logits is None:
         return None
     if layer.decay_weight is not None:
-        logits = logits.addmm(x, layer.decay_weight)
+        logits = F.linear(x, layer.decay_weight, logits)
     return F.logsigmoid(logits)
 
 

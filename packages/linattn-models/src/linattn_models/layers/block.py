@@ -182,7 +182,7 @@ class Block(nn.Module):
             else description.numbers(decay.factor_logits(), "a decay"),
             decay_weight=None
             if decay is None or decay.weight is None
-            else description.numbers(decay.weight, "a decay's weight").t(),
+            else description.numbers(decay.weight, "a decay's weight"),
             log_gamma=None
             if log_gamma is None
             else description.numbers(log_gamma, "a window's log_gamma"),
