@@ -142,6 +142,7 @@ Sequences::Sequences(SharedModel model, const TensorFile& file)
         parameters_.resize(static_cast<std::size_t>(rows() * model_->info.parameters));
         copy("parameters", {model_->info.parameters}, parameters_.data());
     }
+    used += file.tensors.count("recent");  // the last tokens, which only texts in Python need
     if (used != file.tensors.size())
         throw refused("the state", std::to_string(used) + " tensors", std::to_string(file.tensors.size()));
     std::memcpy(positions_.data(), file.tensors.at("position").data, positions_.size() * sizeof(std::int64_t));
