@@ -178,10 +178,9 @@ class _Reader:
             norm1=self._norm(f"{name}norm1"),
             norm2=self._norm(f"{name}norm2"),
             gate=self._affine(f"{name}gate") if is_gated else None,
-            **{
-                part: self._tensors.pop(name + part, None)
-                for part in ("decay_logits", "decay_weight", "log_gamma")
-            },
+            decay_logits=self._tensors.pop(f"{name}decay_logits", None),
+            decay_weight=self._tensors.pop(f"{name}decay_weight", None),
+            log_gamma=self._tensors.pop(f"{name}log_gamma", None),
         )
 
     def _tokens(self) -> TokenCoding:
