@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from linattn_models import (
     AutoregressiveTransformer,
+    ByteTokenizer,
     Categorical,
     CharacterTokenizer,
     DecodingState,
@@ -200,6 +201,17 @@ def test_text(tmp_path: Path) -> None:
         prefix="é", max_new_tokens=12, seeds=3
     )
     assert done.stdout.decode() == model.tokenizer.decode(wanted[0].tolist())
+
+
+def test_bytes(tmp_path: Path) -> None:
+    model = model_of(LANGUAGE, Categorical(256))
+    model.tokenizer = ByteTokenizer()
+    export_decoder(model, tmp_path / "model.linattn")
+    ours, text = Model(tmp_path / "model.linattn"), "é\0\n".encode() + b"\xff"
+    out = (ctypes.c_int32 * 10)()
+    assert ours.c.linattn_encode(ours.handle, text, len(text), out, 10) == len(text)
+    assert bytes(out[: len(text)]) == text
+    assert isinstance(load_decoder(tmp_path / "model.linattn").tokenizer, ByteTokenizer)
 
 
 def test_refusals(tmp_path: Path) -> None:

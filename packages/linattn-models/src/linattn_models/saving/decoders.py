@@ -15,7 +15,12 @@ from linattn_models.basics.validation import json_object, one_of
 from linattn_models.decoding import CompiledDecoder, CompiledTransformer, compile_decoder
 from linattn_models.decoding.compiled import compile_described, read_description
 from linattn_models.decoding.decoder_file import read_decoder, write_decoder
-from linattn_models.heads.tokenizer import CharacterTokenizer, check_tokenizer, read_tokenizer
+from linattn_models.heads.tokenizer import (
+    ByteTokenizer,
+    CharacterTokenizer,
+    check_tokenizer,
+    read_tokenizer,
+)
 from linattn_models.layers.transformer import Transformer
 from linattn_models.saving.models import (
     CLASSES,
@@ -70,6 +75,8 @@ def _tokenizer(model: Any) -> dict[str, str]:
     if content is None:
         return {}
     metadata = {"tokenizer_file": content.decode(), "tokenizer": "other"}
+    if isinstance(model.tokenizer, ByteTokenizer):
+        metadata["tokenizer"] = "bytes"
     if isinstance(model.tokenizer, CharacterTokenizer):
         metadata |= {"tokenizer": "characters", "characters": model.tokenizer.characters}
     return metadata
