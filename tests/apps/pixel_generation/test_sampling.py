@@ -16,7 +16,7 @@ from pixels.datasets import Images, load
 from pixels.evaluation import bits_per_dim, independent_pixels
 from pixels.pictures import affordable_samples, write_samples
 from pixels.presets import Attention
-from pixels.sampling import complete_images, sample_images
+from pixels.sampling import Draw, complete_images, sample_images
 
 
 def tiny(
@@ -54,6 +54,12 @@ def test_samples_have_the_frequencies_that_the_bits_promise() -> None:
         promised = 2.0 ** -(4 * bits_per_dim(model, image[None], "sub-pixels"))
         found = (drawn == image).all(axis=(1, 2)).mean()
         assert found == pytest.approx(promised, abs=5 * math.sqrt(promised / 4_000))
+
+
+def test_parts_of_many_images_differ() -> None:
+    model = tiny(levels=16)
+    parts = [sample_images(model, 8, 2, 2, Draw().part(number)) for number in range(3)]
+    assert len(np.unique(np.concatenate(parts), axis=0)) > 20  # of 24
 
 
 @pytest.mark.parametrize("attention", get_args(Attention))
