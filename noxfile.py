@@ -66,7 +66,8 @@ PURE = tuple(package for package in PACKAGES if package.name not in COMPILED)
 RELEASE = {"LINATTN_RELEASE": "1"}
 # What others install has the kernels of every machine, not only those of this one.
 FOR_OTHERS = {**RELEASE, "LINATTN_ISA": "all"}
-BUILD_BACKENDS = ("hatchling", "editables", "scikit-build-core", "pybind11", "cmake", "ninja")
+PURE_BACKENDS = ("hatchling", "editables")
+BUILD_BACKENDS = (*PURE_BACKENDS, "scikit-build-core", "pybind11", "cmake", "ninja")
 SANITIZERS = ("address,undefined", "thread")
 # Kernels that are wrong on purpose, by the sanitizer that has to see it; and its exit status then.
 FAULTS = {
@@ -204,7 +205,11 @@ def demo(session: nox.Session) -> None:
     """Train on handwritten digits, generate images as an RNN, print the table: the main job."""
     app = Path("apps", "pixel_generation")
     packages = [package for package in PACKAGES if package.name in DEMO]
-    install_packages(session, "-r", str(app / "requirements.txt"), packages=packages)
+    pure = [package for package in packages if package in PURE]
+    install_packages(session, "-r", str(app / "requirements.txt"), packages=pure)
+    # The first pictures, by a model that is there, do not wait for what is compiled.
+    session.run("python", str(app / "generate.py"))
+    install_compiled(session, [package for package in packages if package not in pure])
     session.run("python", str(app / "demo.py"), *session.posargs)
 
 
@@ -438,8 +443,11 @@ def test_wheels(session: nox.Session, python: Path) -> None:
 
 
 def install(session: nox.Session, *requirements: str, env: dict[str, str] | None = None) -> None:
-    """Installs into the session's environment what is asked for, in the pinned versions."""
-    session.install("-c", "constraints.txt", *requirements, env=env)
+    """Installs into the session's environment what is asked for, in the pinned versions.
+
+    Python compiles the modules that a session imports; pip would spend most of a minute on all.
+    """
+    session.install("-c", "constraints.txt", "--no-compile", *requirements, env=env)
 
 
 def install_packages(
@@ -450,22 +458,32 @@ def install_packages(
 ) -> None:
     """Installs packages of this repository with their extras, and what else is asked.
 
-    Those in Python alone are editable. Compiled ones come from wheels: those of the folder that
-    LINATTN_WHEELS names, such as dist, or those that a session has made of the same sources. The
-    CUDA kernels take minutes to compile. Unless LINATTN_CUDA says otherwise, that is done where the
-    session asks for it or, if it does not care, where there is a GPU to run them.
+    Those in Python alone are editable.
     """
     session.log("installing torch and the packages: a minute or two, and nothing the next time")
-    install(session, *BUILD_BACKENDS)
-    chosen = cuda or ("AUTO" if shutil.which("nvidia-smi") else "OFF")
-    wheels = [
-        compiled_package(session, package, compile_settings(chosen))
-        for package in packages if package.name in COMPILED
-    ]  # fmt: skip
-    # Forced: pip would keep what it installed from an earlier wheel of the same version.
-    install(session, "--force-reinstall", "--no-deps", *map(str, wheels))
+    install(session, *PURE_BACKENDS)
+    compiled = [package for package in packages if package.name in COMPILED]
+    if compiled:
+        install_compiled(session, compiled, cuda)
     folders = editable_folders(x for x in packages if x in PURE)
     install(session, "--no-build-isolation", *folders, *requirements, env=RELEASE)
+
+
+def install_compiled(
+    session: nox.Session, packages: Iterable[Package], cuda: str | None = None
+) -> None:
+    """Installs compiled packages from wheels.
+
+    These are in the folder that LINATTN_WHEELS names, such as dist, or a session has made them of
+    the same sources. The CUDA kernels take minutes to compile. Unless LINATTN_CUDA says otherwise,
+    that is done where the session asks for it or, if it does not care, where there is a GPU to run
+    them.
+    """
+    install(session, *BUILD_BACKENDS)
+    chosen = cuda or ("AUTO" if shutil.which("nvidia-smi") else "OFF")
+    wheels = [compiled_package(session, x, compile_settings(chosen)) for x in packages]
+    # Forced: pip would keep what it installed from an earlier wheel of the same version.
+    install(session, "--force-reinstall", "--no-deps", *map(str, wheels))
 
 
 def compile_settings(cuda: str) -> dict[str, str]:

@@ -2,10 +2,11 @@
 
     python apps/pixel_generation/demo.py
 
-Both learn, for the same number of updates, to predict scikit-learn's 8x8 scans of digits pixel by
-pixel. Then both draw digits and complete halves of them, and the table shows the cost of a pixel:
-linear attention carries a state of fixed size from one pixel to the next, as an RNN does; softmax
-attention carries the keys and values of all pixels before, or runs them all again.
+First, a model that is there already (pretrained/) draws and completes digits of MNIST. Then two
+small models learn, for the same number of updates, to predict scikit-learn's 8x8 scans of digits
+pixel by pixel. Both draw digits and complete halves of them, and the table shows the cost of a
+pixel: linear attention carries a state of fixed size from one pixel to the next, as an RNN does;
+softmax attention carries the keys and values of all pixels before, or runs them all again.
 
 Everything goes into --out: completions, samples and speeds as PNG, the table as table.md, its
 numbers as figures.json, and a run folder for each model. Running the demo again starts over.
@@ -35,7 +36,8 @@ from linattn_lab.throughput import generation_throughput
 from linattn_models import AutoregressiveTransformer
 from linattn_models.basics.files import replace_file
 from linattn_models.training import RunFolder
-from pixels.datasets import Images, load
+from pixels.datasets import Images, examples, load
+from pixels.models import PRETRAINED, TrainedRun, load_run
 from pixels.pictures import write_completions, write_samples
 from pixels.presets import Attention, Recipe, demo
 from pixels.sampling import Draw
@@ -87,8 +89,10 @@ def main(flags: Flags) -> None:
     recipes = {attention: flags.recipe(attention) for attention in ATTENTIONS}
     for recipe in recipes.values():
         recipe.training.config()  # refused before an earlier demo is removed
-    images = load("digits")
     make_folders(flags.out, flags.publish)
+    say("Drawing and completing digits of 28x28 pixels with the model in pretrained/")
+    draw_pretrained(flags)
+    images = load("digits")
     models, summaries = {}, {}
     for attention, recipe in recipes.items():
         say(f"Training with {attention} attention, {recipe.training.steps:,} updates")
@@ -96,7 +100,9 @@ def main(flags: Flags) -> None:
         models[attention], summaries[attention] = train_from_start(images, recipe, out)
     for attention, recipe in recipes.items():
         say(f"Drawing and completing digits with {attention} attention")
-        draw(flags, images, recipe, models[attention])
+        model, steps = models[attention], recipe.training.steps
+        trained = TrainedRun(model, "digits", attention, recipe.layout, steps)
+        draw(flags, images, trained, attention, 64)
     say("Timing generation")
     figures = time_ways(models, flags.batch, flags.positions)
     text = f"{tabulate(figures, summaries, flags.batch)}\n{describe(summaries)}\n"
@@ -124,13 +130,21 @@ def train_from_start(
     return train_model(images, recipe, out)
 
 
-def draw(flags: Flags, images: Images, recipe: Recipe, model: AutoregressiveTransformer) -> None:
-    """The two pictures of one model."""
-    name, by_seed = recipe.attention, Draw(seed=flags.seed, progress=True)
-    label = f"digits, {name} attention"
+def draw_pretrained(flags: Flags) -> None:
+    """The two pictures of the model that is trained already."""
+    run = load_run(PRETRAINED)
+    draw(flags, examples(run.dataset, PRETRAINED), run, run.dataset, 16)
+
+
+def draw(flags: Flags, images: Images, run: TrainedRun, name: str, count: int) -> None:
+    """The two pictures of one model: `count` samples, and completions of ten digits."""
+    by_seed = Draw(seed=flags.seed, progress=True)
+    label = f"{run.dataset}, {run.attention} attention"
     samples, completions = (flags.out / f"{kind}-{name}.png" for kind in PICTURES)
-    write_samples(samples, model, images, 64, label, draw=by_seed)
-    write_completions(completions, model, images, recipe.layout, 10, 4, label, draw=by_seed)
+    write_samples(samples, run.model, images, count, label, draw=by_seed)
+    print(samples, flush=True)
+    write_completions(completions, run.model, images, run.layout, 10, 4, label, draw=by_seed)
+    print(completions, flush=True)
 
 
 def time_ways(

@@ -1,13 +1,16 @@
 """Draw images from a trained model, and complete images of which the lower half is hidden.
 
+    python apps/pixel_generation/generate.py
     python apps/pixel_generation/generate.py --run runs/pixel_generation/digits-linear-laptop
     python apps/pixel_generation/generate.py --run RUN --data-dir DIR
+
+Without --run, the model is the one in pretrained/, of MNIST's digits.
 
 Two pictures go into --out, laid out as in figures 3 and 4 of the paper: samples.png, drawn without
 a prompt, and completions.png, where each row holds an image of the test set with its lower half
 hidden, several completions of it, and the original image. Samples need the run alone. Completions
-need the run's dataset: digits are always there, other images are completed where --data-dir,
---download or --completed asks for it.
+need images of the run's dataset: digits are always there, and pretrained/ has a few of its own;
+other images are completed where --data-dir, --download or --completed asks for it.
 
 A terminal shows how far they are. Pictures grow by a few images at a time, so that what was drawn
 is kept when the program is interrupted.
@@ -29,11 +32,11 @@ from pathlib import Path
 
 from linattn_core.errors import expected
 from linattn_lab.figures import add_figures
-from linattn_lab.runs import make_folders
+from linattn_lab.runs import is_saved_model, make_folders
 from linattn_lab.script import parse_flags, require_at_least, run_script
 from linattn_models.training import RunFolder
-from pixels.datasets import blank, load
-from pixels.models import load_run
+from pixels.datasets import DatasetName, Images, examples, load
+from pixels.models import APP, PRETRAINED, load_run
 from pixels.pictures import affordable_samples, write_completions, write_samples
 from pixels.sampling import Draw
 from pixels.training import picture_figures, tested_summary
@@ -45,10 +48,12 @@ COMPLETED = 8
 class Flags:
     """Which run, how many images, and where they go."""
 
-    run: Path
-    """Folder of the run that train.py made; its newest checkpoint is taken."""
+    run: Path = PRETRAINED
+    """Folder of the run that train.py made, whose newest checkpoint is taken, or of a saved
+    model."""
     out: Path | None = None
-    """Folder for the pictures; the run's own if not given."""
+    """Folder for the pictures; if not given, the run's own, or runs/pixel_generation/NAME for a
+    saved model in a folder NAME."""
     data_dir: Path | None = None
     """Folder with the run's dataset, for the images to complete; digits needs none."""
     download: bool = False
@@ -56,7 +61,7 @@ class Flags:
     count: int | None = None
     """Samples, 0 for none; if not given 64, or fewer where images are large."""
     completed: int | None = None
-    """Test images to complete; if not given 8, or none where the dataset was not asked for."""
+    """Test images to complete; if not given 8, or none where no images are there."""
     copies: int = 4
     """Completions of each."""
     temperature: float = 1.0
@@ -64,22 +69,18 @@ class Flags:
     seed: int = 0
     """Decides every draw."""
 
-    def completions(self, dataset: str) -> int:
-        """How many test images are completed."""
-        if self.completed is not None:
-            return self.completed
-        return COMPLETED if dataset == "digits" or self.data_dir or self.download else 0
+    def folder(self) -> Path:
+        """Where the pictures go."""
+        if self.out is not None:
+            return self.out
+        return Path("runs", APP, self.run.resolve().name) if is_saved_model(self.run) else self.run
 
 
 def main(flags: Flags) -> None:
     """Writes samples.png, and completions.png where images are completed."""
     require_numbers(flags)
-    run = load_run(flags.run)
-    completed = flags.completions(run.dataset)
-    images = blank(run.dataset)
-    if completed:
-        images = load(run.dataset, flags.data_dir, download=flags.download)
-    out = flags.out if flags.out is not None else flags.run
+    run, out = load_run(flags.run), flags.folder()
+    images, completed = read_images(flags, run.dataset)
     make_folders(out)
     draw = Draw(flags.temperature, flags.seed, progress=True)
     label = f"{run.dataset}, {run.attention} attention, step {run.step:,}"
@@ -93,6 +94,18 @@ def main(flags: Flags) -> None:
             path, run.model, images, run.layout, completed, flags.copies, label, draw=draw
         )
         keep(flags, out, "completions")
+
+
+def read_images(flags: Flags, dataset: DatasetName) -> tuple[Images, int]:
+    """Images of a dataset, and how many of its test images are completed."""
+    images = examples(dataset, flags.run)
+    asked = dataset == "digits" or flags.data_dir is not None or flags.download
+    completed = flags.completed
+    if completed is None:
+        completed = COMPLETED if asked or len(images.test) else 0
+    if completed and (asked or not len(images.test)):
+        images = load(dataset, flags.data_dir, download=flags.download)
+    return images, completed
 
 
 def keep(flags: Flags, out: Path, picture: str) -> None:

@@ -1,9 +1,11 @@
 """Serve a trained model, with a page on which images grow pixel by pixel.
 
+    python apps/pixel_generation/serve.py
     python apps/pixel_generation/serve.py --run runs/pixel_generation/digits-linear-laptop
 
-Open http://127.0.0.1:8000. The page asks for 64 samples over one connection, and draws each pixel
-as it comes. The model answers other clients at /v1/completions too; see linattn_models.serving.
+Without --run, the model is the one in pretrained/, of MNIST's digits. Open http://127.0.0.1:8000.
+The page asks for 64 samples over one connection, and draws each pixel as it comes. The model
+answers other clients at /v1/completions too; see linattn_models.serving.
 Needs the extra [serving] of linattn-models.
 """
 
@@ -27,7 +29,7 @@ from linattn_lab.script import parse_flags, require_at_least, run_script
 from linattn_models import ContinuousBatch, compile_decoder
 from linattn_models.serving import create_app
 from pixels.datasets import blank
-from pixels.models import TrainedRun, load_run
+from pixels.models import PRETRAINED, TrainedRun, load_run
 
 PAGE = Path(__file__).parent / "page" / "index.html"
 
@@ -36,8 +38,9 @@ PAGE = Path(__file__).parent / "page" / "index.html"
 class Flags:
     """Which run, and where."""
 
-    run: Path
-    """Folder of the run that train.py made; its newest checkpoint is taken."""
+    run: Path = PRETRAINED
+    """Folder of the run that train.py made, whose newest checkpoint is taken, or of a saved
+    model."""
     count: int = 64
     """Images that are drawn side by side."""
     host: str = "127.0.0.1"

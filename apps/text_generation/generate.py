@@ -1,11 +1,13 @@
 """Write text with a trained model, as a stream: each token costs the same, wherever it stands.
 
+    python apps/text_generation/generate.py
     python apps/text_generation/generate.py RUN "def main("
     python apps/text_generation/generate.py RUN "def main(" --temperature 0.5 --length 10000
     python apps/text_generation/generate.py RUN --chat
 
-The prompt is printed, then the text as it is drawn; Ctrl-C ends it. In a chat, the model continues
-each line of yours with one of its own. It keeps its state between them, whose size does not grow.
+Without RUN, the model is the one in pretrained/, of Python's standard library. The prompt is
+printed, then the text as it is drawn; Ctrl-C ends it. In a chat, the model continues each line of
+yours with one of its own. It keeps its state between them, whose size does not grow.
 """
 
 from __future__ import annotations
@@ -23,19 +25,19 @@ from pathlib import Path
 import torch
 import tyro
 
-from language.presets import RECOMMENDED
-from language.training import APP
 from linattn_core.errors import expected
 from linattn_lab.machine import default_device
 from linattn_lab.script import parse_flags, require_at_least, run_script
 from linattn_models import AutoregressiveTransformer, DecodingState, load
+
+PRETRAINED = Path(__file__).parent / "pretrained"
 
 
 @dataclasses.dataclass(frozen=True)
 class Flags:
     """Which model, and what it writes."""
 
-    run: tyro.conf.Positional[Path] = Path("runs", APP, f"stdlib-{RECOMMENDED}-laptop")
+    run: tyro.conf.Positional[Path] = PRETRAINED
     """Folder of a run of train.py, or of a saved model with a tokenizer."""
     prompt: tyro.conf.Positional[str | None] = None
     """What the text begins with; "import " if not given, or nothing in a chat."""

@@ -8,7 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from linattn_lab.runs import app_config, data_digest, make_folders, publish, run_summary
+from linattn_lab.runs import (
+    app_config,
+    data_digest,
+    is_saved_model,
+    make_folders,
+    publish,
+    run_summary,
+)
+from linattn_models import Transformer, TransformerConfig, save
 from linattn_models.training import RunFolder, write_json
 
 
@@ -22,6 +30,16 @@ def test_a_run_of_another_application_or_without_a_value_is_refused(unbroken: Pa
         run_summary(run, "other")
     with pytest.raises(ValueError, match=r"config\.json: expected abc, xyz"):
         app_config(run, "toy", ("xyz", "model", "abc"))
+
+
+def test_a_saved_model_has_the_summary_of_its_run(unbroken: Path, tmp_path: Path) -> None:
+    summary = run_summary(RunFolder(unbroken), "toy")
+    model = Transformer(TransformerConfig(num_layers=1, num_heads=1, head_dim=4, ffn_dim=4))
+    save(model, tmp_path, extra=summary)
+    assert is_saved_model(tmp_path) and not is_saved_model(unbroken)
+    assert app_config(RunFolder(tmp_path), "toy", ("steps", "metrics")) == summary
+    with pytest.raises(ValueError, match="a run of other"):
+        app_config(RunFolder(tmp_path), "other", ())
 
 
 def test_a_digest_is_that_of_all_values_shapes_and_types() -> None:

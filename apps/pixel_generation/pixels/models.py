@@ -1,21 +1,22 @@
-"""A model from a recipe, the same model again from the folder of its run, and its attention."""
+"""A model from a recipe, the same model again from the folder of its run, and a trained one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from linattn_core.errors import expected, quote
 from linattn_lab.machine import default_device
-from linattn_lab.runs import app_config
-from linattn_models import AutoregressiveTransformer
+from linattn_lab.runs import app_config, is_saved_model
+from linattn_models import AutoregressiveTransformer, load
 from linattn_models.training import RunFolder
 from pixels.datasets import DatasetName, Images
 from pixels.presets import Attention, Recipe
 from pixels.tokens import Layout, to_tokens
 
 APP = "pixel_generation"
+PRETRAINED = Path(__file__).parent.parent / "pretrained"
 KNOWN: dict[str, Any] = {"dataset": DatasetName, "attention": Attention, "layout": Layout}
 
 
@@ -40,13 +41,16 @@ def build_model(recipe: Recipe, images: Images) -> AutoregressiveTransformer:
 
 
 def load_run(folder: Path) -> TrainedRun:
-    """The newest checkpoint of the run in `folder`, ready to generate."""
-    run = RunFolder(folder)
-    config = app_config(run, APP, KNOWN)
+    """The newest checkpoint of the run in `folder`, or the model saved there, ready to generate."""
+    run, saved = RunFolder(folder), is_saved_model(folder)
+    config = app_config(run, APP, [*KNOWN, "steps"] if saved else KNOWN)
     for name, names in KNOWN.items():
         if config[name] not in get_args(names):
             what, wanted = f"{name} in {run.config_file}", " or ".join(get_args(names))
             raise ValueError(expected(what, wanted, quote(config[name])))
-    model, step = run.load_model(AutoregressiveTransformer.from_dict)
+    if saved:
+        model, step = cast(AutoregressiveTransformer, load(folder)), config["steps"]
+    else:
+        model, step = run.load_model(AutoregressiveTransformer.from_dict)
     model.to(default_device()).eval()
     return TrainedRun(model, config["dataset"], config["attention"], config["layout"], step)

@@ -12,10 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from linattn_core.errors import expected, quote
+from linattn_models import read_config
 from linattn_models.basics.files import replace_file
 from linattn_models.basics.validation import json_object
 from linattn_models.training import RunFolder, write_json
 from linattn_models.training.config import flatten
+from linattn_models.weights.model_files import WEIGHTS_FILE
 
 
 def data_digest(*parts: npt.NDArray[Any]) -> str:
@@ -49,13 +51,21 @@ def run_summary(run: RunFolder, app: str) -> dict[str, Any]:
     return _of_app(run.summary(), run, app)
 
 
+def is_saved_model(folder: Path) -> bool:
+    """Whether a folder has a model that `save` wrote, and no run."""
+    return (folder / WEIGHTS_FILE).is_file()
+
+
 def app_config(run: RunFolder, app: str, names: Collection[str]) -> dict[str, Any]:
-    """The `config.json` of a run of `app`.
+    """What describes a trained model of `app`: the `config.json` of its run.
+
+    Of a model that was saved with the summary of its run as `extra`, it is that summary.
 
     Args:
         names: the values that must be in it.
     """
-    config = _of_app(run.config(), run, app)
+    saved = is_saved_model(run.path)
+    config = _of_app(read_config(run.path).get("extra", {}) if saved else run.config(), run, app)
     if absent := sorted(set(names) - config.keys()):
         raise ValueError(expected(str(run.config_file), ", ".join(absent), "none in it"))
     return config
