@@ -9,8 +9,8 @@ Without --run, the model is the one in pretrained/, of MNIST's digits.
 Two pictures go into --out, laid out as in figures 3 and 4 of the paper: samples.png, drawn without
 a prompt, and completions.png, where each row holds an image of the test set with its lower half
 hidden, several completions of it, and the original image. Samples need the run alone. Completions
-need images of the run's dataset: digits are always there, and pretrained/ has a few of its own;
-other images are completed where --data-dir, --download or --completed asks for it.
+need images of the run's dataset: digits are always there, others where --data-dir, --download or
+--completed asks for them. Without them, a saved model completes the samples that it has drawn.
 
 A terminal shows how far they are. Pictures grow by a few images at a time, so that what was drawn
 is kept when the program is interrupted.
@@ -35,7 +35,7 @@ from linattn_lab.figures import add_figures
 from linattn_lab.runs import is_saved_model, make_folders
 from linattn_lab.script import parse_flags, require_at_least, run_script
 from linattn_models.training import RunFolder
-from pixels.datasets import DatasetName, Images, examples, load
+from pixels.datasets import DatasetName, Images, blank, load
 from pixels.models import APP, PRETRAINED, load_run
 from pixels.pictures import affordable_samples, write_completions, write_samples
 from pixels.sampling import Draw
@@ -81,13 +81,17 @@ def main(flags: Flags) -> None:
     require_numbers(flags)
     run, out = load_run(flags.run), flags.folder()
     images, completed = read_images(flags, run.dataset)
+    count = affordable_samples(run.model, images) if flags.count is None else flags.count
+    own = completed > 0 and not images.test.any()
+    if own and not count:
+        images, own = load(run.dataset), False
     make_folders(out)
     draw = Draw(flags.temperature, flags.seed, progress=True)
     label = f"{run.dataset}, {run.attention} attention, step {run.step:,}"
-    count = affordable_samples(run.model, images) if flags.count is None else flags.count
     if count:
-        write_samples(out / "samples.png", run.model, images, count, label, draw=draw)
+        drawn = write_samples(out / "samples.png", run.model, images, count, label, draw=draw)
         keep(flags, out, "samples")
+        images = dataclasses.replace(images, test=drawn) if own else images
     if completed:
         path = out / "completions.png"
         write_completions(
@@ -97,15 +101,14 @@ def main(flags: Flags) -> None:
 
 
 def read_images(flags: Flags, dataset: DatasetName) -> tuple[Images, int]:
-    """Images of a dataset, and how many of its test images are completed."""
-    images = examples(dataset, flags.run)
+    """The images of a dataset or a blank one, and how many images are completed."""
     asked = dataset == "digits" or flags.data_dir is not None or flags.download
     completed = flags.completed
     if completed is None:
-        completed = COMPLETED if asked or len(images.test) else 0
-    if completed and (asked or not len(images.test)):
-        images = load(dataset, flags.data_dir, download=flags.download)
-    return images, completed
+        completed = COMPLETED if asked or is_saved_model(flags.run) else 0
+    if completed and (asked or not is_saved_model(flags.run)):
+        return load(dataset, flags.data_dir, download=flags.download), completed
+    return blank(dataset), completed
 
 
 def keep(flags: Flags, out: Path, picture: str) -> None:

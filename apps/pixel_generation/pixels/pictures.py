@@ -40,16 +40,17 @@ def write_samples(
     label: str,
     *,
     draw: Draw = SHOWN,
-) -> None:
-    """A square of `count` images of the size of `images` that the model draws.
+) -> Pixels:
+    """A square of `count` images of the size of `images` that the model draws; returns them.
 
     They are drawn in parts, and written after each: what is there when it is interrupted stays.
     """
-    made: list[Colors] = []
+    made = images.test[:0]
     for part, size in enumerate(split_images(count)):
         drawn = sample_images(model, size, images.height, images.width, draw.part(part))
-        made.extend(to_colors(drawn, images.levels))
-        write_grid(path, square_rows(np.stack(made)), f"samples: {label}")
+        made = np.concatenate([made, drawn])
+        write_grid(path, square_rows(to_colors(made, images.levels)), f"samples: {label}")
+    return made
 
 
 def write_completions(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from linattn_models import load, read_config
-from pixels.datasets import examples
+from pixels import datasets
 from pixels.evaluation import bits_per_dim
 from pixels.models import PRETRAINED
 from tests.apps.app_scripts import PNG, Script
@@ -31,9 +32,10 @@ def test_it_is_small_and_says_how_it_was_trained(promised: float) -> None:
     assert config["extra"]["metrics"]["bits_per_dim"] == pytest.approx(promised, abs=0.01)
 
 
-def test_its_examples_cost_the_bits_of_its_readme(promised: float) -> None:
-    """They are the first of the test set."""
-    images = examples("mnist", PRETRAINED).test
+def test_test_images_cost_the_bits_of_its_readme(
+    promised: float, shared_data: Callable[[str], Path]
+) -> None:
+    images = datasets.load("mnist", shared_data("mnist")).test[:32]
     assert bits_per_dim(load(PRETRAINED), images, "sub-pixels") == pytest.approx(promised, abs=0.1)
 
 

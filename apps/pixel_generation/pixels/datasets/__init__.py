@@ -11,7 +11,6 @@ The last three are read in the form they are published in, from a folder or from
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal, cast, get_args
 
@@ -25,9 +24,7 @@ from pixels.datasets.sources import SOURCES, fetch
 
 DatasetName = Literal["digits", "mnist", "fashion-mnist", "cifar10"]
 
-__all__ = ["DatasetName", "Images", "Pixels", "blank", "examples", "load", "require_dataset"]
-
-EXAMPLES = "examples-idx3-ubyte.gz"
+__all__ = ["DatasetName", "Images", "Pixels", "blank", "load", "require_dataset"]
 
 _READERS = {"mnist": idx.load, "fashion-mnist": idx.load, "cifar10": cifar.load}
 
@@ -70,10 +67,3 @@ def blank(name: DatasetName) -> Images:
     shape = {"digits": (1, 8, 8), "cifar10": (1, 32, 32, 3)}.get(name, (1, 28, 28))
     black = np.zeros(shape, np.uint8)
     return Images(name, black, black, black, digits.LEVELS if name == "digits" else 256)
-
-
-def examples(name: DatasetName, folder: Path) -> Images:
-    """The few test images, or none, that a folder has beside a saved model."""
-    images, path = blank(name), folder / EXAMPLES
-    found = idx.read_images(path, SOURCES[name]) if path.is_file() else images.test[:0]
-    return replace(images, test=found)
