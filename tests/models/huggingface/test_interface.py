@@ -301,7 +301,7 @@ def test_a_mask_of_another_shape_is_refused(kind: str) -> None:
 
 
 def test_the_fixed_decay_is_that_of_our_own_layers() -> None:
-    ours = Decay("fixed", 4)().double()
+    ours = Decay("fixed", 4, 16)().double()
     torch.testing.assert_close(log_decay("fixed", 4, torch.ones(()).double()), ours)
 
 
