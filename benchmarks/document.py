@@ -29,7 +29,7 @@ CURVES = {
 }
 RATIOS = ("case", "method", "beside", "times as fast", "quartiles", "run")
 TITLES = {"lsh": "LSH"}
-METHODS = ("case", "method", "per", "median", "quartiles", "run", "peak memory")
+METHODS = ("case", "method", "per", "median", "quartiles", "run", "peak memory", "figures")
 
 
 def write_results(folder: Path, theme: str, record: Results, order: Iterable[str]) -> None:
@@ -138,7 +138,8 @@ def _method_row(case: str, result: CaseResult, method: MethodResult, run: str) -
     name = f"{method.name}, {method.note}" if method.note else method.name
     median = method.status if method.value is None else seconds(method.seconds)
     quartiles = "-" if method.value is None else _quartiles(method.value, seconds)
-    return [_case(case), name, result.unit, median, quartiles, run, memory(method.peak)]
+    figures = "; ".join(f"{key}: {figure(value)}" for key, value in method.figures.items()) or "-"
+    return [_case(case), name, result.unit, median, quartiles, run, memory(method.peak), figures]
 
 
 def _case(name: str) -> str:

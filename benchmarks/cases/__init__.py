@@ -3,6 +3,7 @@
 from benchmarks.case import Case
 from benchmarks.cases import (
     decoding,
+    errors,
     hugging_face,
     images,
     lengths,
@@ -16,8 +17,8 @@ from benchmarks.cases import (
 )
 
 THEMES = (
-    operator, lengths, lsh_layer, decoding, tokens, images, serving, hugging_face, training, speech,
-    parallel,
+    operator, errors, lengths, lsh_layer, decoding, tokens, images, serving, hugging_face, training,
+    speech, parallel,
 )  # fmt: skip
 CASES: tuple[Case, ...] = tuple(case for theme in THEMES for case in theme.CASES)
 
