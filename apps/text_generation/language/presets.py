@@ -21,7 +21,7 @@ Attention = Literal[
     "linear", "fixed-decay", "learned-decay", "hedgehog-decay", "gated", "window", "gated-window",
     "softmax",
 ]  # fmt: skip
-RECOMMENDED: Attention = "window"
+RECOMMENDED: Attention = "gated-window"
 """What `TransformerConfig.language` takes."""
 
 
