@@ -75,7 +75,7 @@ FAULTS = {
     "thread": ("barrier", "warp-barrier", "copy", "reuse", "blocks"),
 }
 REPORTED = (1, 66)
-NATIVE_SUFFIXES = {".cpp", ".hpp", ".h", ".cu", ".cuh"}
+NATIVE_SUFFIXES = {".c", ".cpp", ".hpp", ".h", ".cu", ".cuh"}
 # The oldest torch that the packages promise to work with; tests/house compares it with theirs.
 OLDEST_TORCH = "2.9"
 SERVING = ("fastapi", "jinja2", "prometheus-client", "uvicorn")  # the extra of linattn-models
@@ -211,6 +211,14 @@ def demo(session: nox.Session) -> None:
     session.run("python", str(app / "generate.py"))
     install_compiled(session, [package for package in packages if package not in pure])
     session.run("python", str(app / "demo.py"), *session.posargs)
+
+
+@nox.session
+def web(session: nox.Session) -> None:
+    """Compile the decoder for browsers and lay a page of two models beside it: build/web/."""
+    packages = [package for package in PACKAGES if package.name in DEMO]
+    install_packages(session, "ziglang", packages=packages)
+    session.run("python", str(Path("apps", "browser", "build.py")), *session.posargs)
 
 
 @nox.session
