@@ -113,10 +113,8 @@ def test_a_step_reads_no_number_and_stays_on_its_device(
     shape = (2,) if head.channels == 1 else (2, 3)
     tokens = torch.zeros(shape, dtype=torch.int64, device="meta")
     position = torch.zeros(2, dtype=torch.int64, device="meta")
-    states = {  # layers, rows, heads, D
-        device: zero_states(2, 2, 2, 4, torch.device(device), window, decay is not None)
-        for device in ("meta", "cpu")
-    }
+    shapes = step.model.state_shapes(2)
+    states = {device: zero_states(2, shapes, torch.device(device)) for device in ("meta", "cpu")}
     parameters = step.step(tokens, position, states["meta"])
     uniform = torch.zeros(2, 4, dtype=torch.float64, device="meta")
     drawn = head.invert(parameters, uniform, uniform[:, 0])

@@ -136,9 +136,8 @@ def compile_described(
     invert = model.head.invert if draws_inside else None
     native = _compile_native(description, weights, backend, invert, recorder)
     if tokens is None:
-        return CompiledTransformer(model.config, weights, native, description.device)
-    longest = None if tokens.positions is None else len(tokens.positions)
-    return CompiledDecoder(model, weights, native, longest, draws_inside=draws_inside)
+        return CompiledTransformer(model.config, weights, native, description)
+    return CompiledDecoder(model, weights, native, description, draws_inside=draws_inside)
 
 
 def _compile_native(

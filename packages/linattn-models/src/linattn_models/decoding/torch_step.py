@@ -98,9 +98,7 @@ class TorchStep:
 
     def zeros(self, batch: int) -> tuple[FixedState, ...]:
         """The states before the first position."""
-        model = self.model
-        sizes = (len(model.layers), batch, model.num_kv_heads, model.head_dim)
-        return zero_states(*sizes, self.device, model.window_size, model.has_gated_decay)
+        return zero_states(len(self.model.layers), self.model.state_shapes(batch), self.device)
 
     def step(self, inputs: Tensor, position: Tensor, states: Sequence[DecoderState]) -> Tensor:
         """One input of each row, at positions (B,); updates the states in place.
