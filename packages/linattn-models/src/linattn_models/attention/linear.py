@@ -390,9 +390,11 @@ class LinearMixer(Mixer):
         return join_blocks(out, batch, length), final
 
     def _decay_of_blocks(self, exists: Tensor, log_decay: Tensor | None = None) -> Tensor:
-        """The logarithms (R, H_kv) of the factors of R blocks, by what exists (R, block) of them.
+        """The logarithms (R, H_kv) of the factors of R blocks.
 
-        log_decay: (R, H_kv, block), of a gated decay.
+        Args:
+            exists: (R, block), which positions of a block there are.
+            log_decay: (R, H_kv, block), of a gated decay.
         """
         if log_decay is None:
             return exists.sum(1, keepdim=True) * cast(Tensor, constant_decay(self))
