@@ -86,8 +86,8 @@ def create_app(
         chat: the template of chats; by default one line for each message.
         api_key: what clients have to send as `Authorization: Bearer KEY`; others get 401 for all
             but / and /health.
-        allowed_origins: of the pages of other servers that may ask, such as "https://example.org";
-            "*" for all.
+        allowed_origins: sites whose pages may send requests from browsers, such as
+            "https://example.org"; "*" for all.
         page: the file that answers GET /.
         most_bytes: of a request's body; larger ones are answered by 413.
         most_unfinished: bytes of all bodies that are not whole yet; more are answered by 503.
@@ -246,7 +246,7 @@ def _add_completions(app: FastAPI, service: _Service, stall: float, template: Ch
             return refusal(503, message, Retry_After="1")
         except Stopped:
             return refusal(503, STOPS, Retry_After="10")
-        watch.read(completion.prompt_tokens)
+        watch.add_prompts(completion.prompt_tokens)
         tells_usage = bool(fields.stream_options.include_usage)
         return CompletionResponse(stream, completion, watch, fields.stream, tells_usage, stall)
 
