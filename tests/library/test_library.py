@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import subprocess
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -262,15 +263,41 @@ def test_damaged_files_are_refused_or_harmless(tmp_path: Path) -> None:
     ids=str,
 )  # fmt: skip
 def test_metadata_that_does_not_fit_is_refused(tmp_path: Path, change: dict[str, str]) -> None:
-    content = exported(tmp_path, "categorical").read_bytes()
+    file = exported(tmp_path, "categorical")
+    change_metadata(file, lambda metadata: metadata | change)
+    with pytest.raises(Failed, match="expected"):
+        Model(file.read_bytes())
+    with pytest.raises(ValueError, match="expected"):
+        load_decoder(file)
+
+
+@pytest.mark.parametrize("kind", [Transformer, AutoregressiveTransformer])
+@pytest.mark.parametrize("sizes", [{"head_dim": 4}, {"num_heads": 1}, {"num_kv_heads": 1}], ids=str)
+def test_sizes_are_those_of_the_tensors(tmp_path: Path, kind: type, sizes: dict[str, int]) -> None:
+    """Native code reads no other memory, whatever the configuration beside them says."""
+    model: Any = MODELS["categorical"]
+    export_decoder(
+        model if kind is AutoregressiveTransformer else model.transformer, tmp_path / "m"
+    )
+    inputs = (
+        torch.tensor([[3, 1, 2]]) if kind is AutoregressiveTransformer else torch.randn(1, 3, 16)
+    )
+    wanted = load_decoder(tmp_path / "m").prefill(inputs)[0]
+
+    def change(metadata: dict[str, str]) -> dict[str, str]:
+        config = json.loads(metadata["config"])
+        config["transformer"] |= sizes
+        return {**metadata, "config": json.dumps(config)}
+
+    change_metadata(tmp_path / "m", change)
+    assert torch.equal(load_decoder(tmp_path / "m").prefill(inputs)[0], wanted)
+
+
+def change_metadata(file: Path, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
+    content = file.read_bytes()
     size = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + size])
-    header["__metadata__"] |= change
+    header["__metadata__"] = change(header["__metadata__"])
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    damaged = len(text).to_bytes(8, "little") + text + content[8 + size :]
-    with pytest.raises(Failed, match="expected"):
-        Model(damaged)
-    (tmp_path / "damaged").write_bytes(damaged)
-    with pytest.raises(ValueError, match="expected"):
-        load_decoder(tmp_path / "damaged")
+    file.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + size :])

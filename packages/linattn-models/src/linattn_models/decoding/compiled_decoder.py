@@ -66,6 +66,8 @@ class Compiled:
         self.native = native
         self._config = config
         self._device = description.device
+        # Not of the configuration, which in a file is a text of its own.
+        self._width = description.norm.weight.shape[0]
         self._layers = len(description.layers)
         self._row_shapes = [shape[1:] for shape in description.state_shapes(1)]
 
@@ -107,7 +109,7 @@ class CompiledTransformer(Compiled):
         self, x: Tensor, lengths: Tensor | None = None, *, max_length: int | None = None
     ) -> tuple[Tensor, DecodingState]:
         """As `Transformer.prefill`."""
-        check_vector_sequences(x, self.config.embed_dim)
+        check_vector_sequences(x, self._width)
         self._check_place(x)
         batch, length = x.shape[:2]
         check_prompts(length, max_length)
@@ -120,7 +122,7 @@ class CompiledTransformer(Compiled):
 
     def step(self, x: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
         """As `Transformer.step`, but always updates the state in place."""
-        check_vectors(x, self.config.embed_dim)
+        check_vectors(x, self._width)
         self._check_place(x)
         state.check_step(x.shape[0])
         self.native.check(layers_of(state), x.shape[0])
