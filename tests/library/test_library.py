@@ -30,6 +30,7 @@ from linattn_models import (
     export_decoder,
     load_decoder,
 )
+from linattn_models.attention.rotary import Llama3Scaling
 from tests.library.linattn_library import FILE, Failed, Model, load_library
 
 WEIGHTS = ("float32", "bfloat16", "int8")
@@ -57,6 +58,22 @@ MODELS: dict[str, AutoregressiveTransformer] = {
     ),
     "gated decay": model_of(
         replace(SMALL, attention=Linear(decay="gated")), Categorical(7), max_length=64
+    ),
+    "learned map": model_of(
+        replace(SMALL, attention=Linear("hedgehog")), Categorical(7), max_length=64
+    ),
+    "learned maps, window, scaled rotary": model_of(
+        replace(
+            LANGUAGE,
+            num_kv_heads=2,
+            rotary_scaling=Llama3Scaling(8.0, 0.01, 4.0, 16),
+            attention=Linear(
+                "hedgehog",
+                window_size=5,
+                feature_map_options={"num_features": 6, "num_heads": 4, "num_kv_heads": 2},
+            ),
+        ),
+        Categorical(19),
     ),
     "grouped heads, no start": model_of(
         replace(LANGUAGE, num_kv_heads=2), Categorical(13), start=False
@@ -139,7 +156,13 @@ def test_a_row_ends_behind_its_stop_token(tmp_path: Path) -> None:
         assert cut == (whole[: ends[0] + 1] if ends else whole)
 
 
-@pytest.mark.parametrize("name", ["categorical", "rotary, window", "window, gated decay", "decay"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "categorical", "rotary, window", "window, gated decay", "decay",
+        "learned maps, window, scaled rotary",
+    ],
+)  # fmt: skip
 def test_states_continue_in_both_directions(tmp_path: Path, name: str) -> None:
     file = exported(tmp_path, name)
     decoder, model = load_decoder(file), Model(file)
@@ -258,7 +281,8 @@ def test_damaged_files_are_refused_or_harmless(tmp_path: Path) -> None:
     [
         {"num_layers": "3"}, {"num_heads": "0"}, {"levels": "10"}, {"head_dim": "99999999999"},
         {"choices": "9"}, {"weights": "int4"}, {"version": "2"}, {"eps": "nan"}, {"tokens": "no"},
-        {"max_length": "65"}, {"rotary_base": "-1"}, {"window_size": "3"}, {"hidden": "1"},
+        {"max_length": "65"}, {"rotary": "true"}, {"window_size": "3"}, {"hidden": "1"},
+        {"feature_map": "hedgehog"}, {"num_features": "4"},
     ],
     ids=str,
 )  # fmt: skip
