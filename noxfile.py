@@ -202,12 +202,12 @@ def compat(session: nox.Session, torch: str) -> None:
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """Train on handwritten digits, generate images as an RNN, print the table: the main job."""
+    """Draw digits with a pretrained model, train others, print the table: the main job."""
     app = Path("apps", "pixel_generation")
     packages = [package for package in PACKAGES if package.name in DEMO]
     pure = [package for package in packages if package in PURE]
     install_packages(session, "-r", str(app / "requirements.txt"), packages=pure)
-    # The first pictures, by a model that is there, do not wait for what is compiled.
+    # The first pictures, by a pretrained model, do not wait for what is compiled.
     session.run("python", str(app / "generate.py"))
     install_compiled(session, [package for package in packages if package not in pure])
     session.run("python", str(app / "demo.py"), *session.posargs)

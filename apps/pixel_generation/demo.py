@@ -2,11 +2,11 @@
 
     python apps/pixel_generation/demo.py
 
-First, a model that is there already (pretrained/) draws and completes digits of MNIST. Then two
-small models learn, for the same number of updates, to predict scikit-learn's 8x8 scans of digits
-pixel by pixel. Both draw digits and complete halves of them, and the table shows the cost of a
-pixel: linear attention carries a state of fixed size from one pixel to the next, as an RNN does;
-softmax attention carries the keys and values of all pixels before, or runs them all again.
+First, the model in pretrained/ draws and completes digits of MNIST. Then two small models learn,
+for the same number of updates, to predict scikit-learn's 8x8 scans of digits pixel by pixel. Both
+draw digits and complete halves of them, and the table shows the cost of a pixel: linear attention
+carries a state of fixed size from one pixel to the next, as an RNN does; softmax attention carries
+the keys and values of all pixels before, or runs them all again.
 
 Everything goes into --out: completions, samples and speeds as PNG, the table as table.md, its
 numbers as figures.json, and a run folder for each model. Running the demo again starts over.
@@ -131,7 +131,7 @@ def train_from_start(
 
 
 def draw_pretrained(flags: Flags) -> None:
-    """The two pictures of the model that is trained already."""
+    """The two pictures of the pretrained model."""
     run = load_run(PRETRAINED)
     draw(flags, blank(run.dataset), run, run.dataset, 16)
 

@@ -82,16 +82,14 @@ def main(flags: Flags) -> None:
     run, out = load_run(flags.run), flags.folder()
     images, completed = read_images(flags, run.dataset)
     count = affordable_samples(run.model, images) if flags.count is None else flags.count
-    own = completed > 0 and not images.test.any()
-    if own and not count:
-        images, own = load(run.dataset), False
     make_folders(out)
     draw = Draw(flags.temperature, flags.seed, progress=True)
     label = f"{run.dataset}, {run.attention} attention, step {run.step:,}"
     if count:
         drawn = write_samples(out / "samples.png", run.model, images, count, label, draw=draw)
         keep(flags, out, "samples")
-        images = dataclasses.replace(images, test=drawn) if own else images
+        if not images.test.any():  # blank
+            images = dataclasses.replace(images, test=drawn)
     if completed:
         path = out / "completions.png"
         write_completions(
@@ -103,10 +101,11 @@ def main(flags: Flags) -> None:
 def read_images(flags: Flags, dataset: DatasetName) -> tuple[Images, int]:
     """The images of a dataset or a blank one, and how many images are completed."""
     asked = dataset == "digits" or flags.data_dir is not None or flags.download
+    completes_own = is_saved_model(flags.run) and flags.count != 0
     completed = flags.completed
     if completed is None:
-        completed = COMPLETED if asked or is_saved_model(flags.run) else 0
-    if completed and (asked or not is_saved_model(flags.run)):
+        completed = COMPLETED if asked or completes_own else 0
+    if completed and (asked or not completes_own):
         return load(dataset, flags.data_dir, download=flags.download), completed
     return blank(dataset), completed
 

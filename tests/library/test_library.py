@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import subprocess
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from linattn_models import (
     export_decoder,
     load_decoder,
 )
+from linattn_models.attention.rotary import Llama3Scaling
 from tests.library.linattn_library import FILE, Failed, Model, load_library
 
 WEIGHTS = ("float32", "bfloat16", "int8")
@@ -56,6 +58,22 @@ MODELS: dict[str, AutoregressiveTransformer] = {
     ),
     "gated decay": model_of(
         replace(SMALL, attention=Linear(decay="gated")), Categorical(7), max_length=64
+    ),
+    "learned map": model_of(
+        replace(SMALL, attention=Linear("hedgehog")), Categorical(7), max_length=64
+    ),
+    "learned maps, window, scaled rotary": model_of(
+        replace(
+            LANGUAGE,
+            num_kv_heads=2,
+            rotary_scaling=Llama3Scaling(8.0, 0.01, 4.0, 16),
+            attention=Linear(
+                "hedgehog",
+                window_size=5,
+                feature_map_options={"num_features": 6, "num_heads": 4, "num_kv_heads": 2},
+            ),
+        ),
+        Categorical(19),
     ),
     "grouped heads, no start": model_of(
         replace(LANGUAGE, num_kv_heads=2), Categorical(13), start=False
@@ -138,7 +156,13 @@ def test_a_row_ends_behind_its_stop_token(tmp_path: Path) -> None:
         assert cut == (whole[: ends[0] + 1] if ends else whole)
 
 
-@pytest.mark.parametrize("name", ["categorical", "rotary, window", "window, gated decay", "decay"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "categorical", "rotary, window", "window, gated decay", "decay",
+        "learned maps, window, scaled rotary",
+    ],
+)  # fmt: skip
 def test_states_continue_in_both_directions(tmp_path: Path, name: str) -> None:
     file = exported(tmp_path, name)
     decoder, model = load_decoder(file), Model(file)
@@ -257,20 +281,47 @@ def test_damaged_files_are_refused_or_harmless(tmp_path: Path) -> None:
     [
         {"num_layers": "3"}, {"num_heads": "0"}, {"levels": "10"}, {"head_dim": "99999999999"},
         {"choices": "9"}, {"weights": "int4"}, {"version": "2"}, {"eps": "nan"}, {"tokens": "no"},
-        {"max_length": "65"}, {"rotary_base": "-1"}, {"window_size": "3"}, {"hidden": "1"},
+        {"max_length": "65"}, {"rotary": "true"}, {"window_size": "3"}, {"hidden": "1"},
+        {"feature_map": "hedgehog"}, {"num_features": "4"},
     ],
     ids=str,
 )  # fmt: skip
 def test_metadata_that_does_not_fit_is_refused(tmp_path: Path, change: dict[str, str]) -> None:
-    content = exported(tmp_path, "categorical").read_bytes()
+    file = exported(tmp_path, "categorical")
+    change_metadata(file, lambda metadata: metadata | change)
+    with pytest.raises(Failed, match="expected"):
+        Model(file.read_bytes())
+    with pytest.raises(ValueError, match="expected"):
+        load_decoder(file)
+
+
+@pytest.mark.parametrize("kind", [Transformer, AutoregressiveTransformer])
+@pytest.mark.parametrize("sizes", [{"head_dim": 4}, {"num_heads": 1}, {"num_kv_heads": 1}], ids=str)
+def test_sizes_are_those_of_the_tensors(tmp_path: Path, kind: type, sizes: dict[str, int]) -> None:
+    """Native code reads no other memory, whatever the configuration beside them says."""
+    model: Any = MODELS["categorical"]
+    export_decoder(
+        model if kind is AutoregressiveTransformer else model.transformer, tmp_path / "m"
+    )
+    inputs = (
+        torch.tensor([[3, 1, 2]]) if kind is AutoregressiveTransformer else torch.randn(1, 3, 16)
+    )
+    wanted = load_decoder(tmp_path / "m").prefill(inputs)[0]
+
+    def change(metadata: dict[str, str]) -> dict[str, str]:
+        config = json.loads(metadata["config"])
+        config["transformer"] |= sizes
+        return {**metadata, "config": json.dumps(config)}
+
+    change_metadata(tmp_path / "m", change)
+    assert torch.equal(load_decoder(tmp_path / "m").prefill(inputs)[0], wanted)
+
+
+def change_metadata(file: Path, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
+    content = file.read_bytes()
     size = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + size])
-    header["__metadata__"] |= change
+    header["__metadata__"] = change(header["__metadata__"])
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    damaged = len(text).to_bytes(8, "little") + text + content[8 + size :]
-    with pytest.raises(Failed, match="expected"):
-        Model(damaged)
-    (tmp_path / "damaged").write_bytes(damaged)
-    with pytest.raises(ValueError, match="expected"):
-        load_decoder(tmp_path / "damaged")
+    file.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + size :])

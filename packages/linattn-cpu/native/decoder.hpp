@@ -1,5 +1,5 @@
 // A compiled decoder for the kernels: weights packed once, and one call for any number of positions.
-// Letters: E width of the embedding, F width of the feed-forward network, H heads, D head dim.
+// Letters: E width of the embedding, H heads, D head dim, F features of a head.
 #pragma once
 
 #include <cstdint>
@@ -48,6 +48,9 @@ struct DecoderLayer {
     const float* decay;         // (H_kv), the factor of each head's state before a position is added; null: 1
     const float* decay_weight;  // (H_kv, E), or null; else the factor is sigmoid(decay + decay_weight x), x read by qkv
     const float* log_gamma;     // (H), with a window: added to the logarithm of linear attention's weight
+    // Of a learned map: phi(x) = [softmax(x W), softmax(-x W)], with W (D, F / 2) of each head of queries (H) and keys
+    // (H_kv); null for the map of DecoderShape, of each number alone.
+    const float *query_map, *key_map;
     NormWeights norm1, norm2;
 };
 
@@ -71,19 +74,19 @@ struct TokenWeights : TokenShape {
 struct DecoderShape {
     WeightFormat format;
     std::int64_t heads, kv_heads, head_dim, hidden;  // each key/value head is read by heads / kv_heads query heads
+    std::int64_t features;                           // F of each head; D unless the map is learned
     FeatureMap map;
     float eps;
     bool norm_first;
     Activation activation;
     bool gated;           // contract(activation(gate(x)) * expand(x)) in place of contract(activation(expand(x)))
     std::int64_t window;  // softmax for so many last keys, and linear attention for those before; 0: for all
-    double rotary_base;   // of rotary positions: pair i of a head turns by rotary_base^(-2 i / D) a position; 0: none
 };
 
 struct DecoderModel : DecoderShape {
     std::int64_t num_layers, embed;
     const DecoderLayer* layers;
-    const double* frequencies;  // (D / 2), of rotary positions, or null
+    const double* frequencies;  // (D / 2), by which each pair of a head turns a position (rotary positions), or null
     NormWeights norm;
     TokenWeights tokens;
 };
@@ -101,8 +104,8 @@ struct DecoderCall {
     bool begins;                 // whether the start vector comes before the tokens
     const std::int64_t* tokens;  // (B, inputs - begins, channels), or null
     const float* vectors;        // (B, inputs, E), or null
-    float* const* s;             // for each layer (B, H_kv, D, D), updated in place
-    float* const* z;             // for each layer (B, H_kv, D), updated in place
+    float* const* s;             // for each layer (B, H_kv, F, D), updated in place
+    float* const* z;             // for each layer (B, H_kv, F), updated in place
     // With a window, for each layer (B, H_kv, window, D), updated in place. With a decay_weight, each key is followed by the
     // logarithm of its position's factor.
     float *const *keys, *const *values;

@@ -1,7 +1,6 @@
 #include "packed_decoder.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <limits>
 #include <stdexcept>
@@ -59,12 +58,9 @@ public:
         return to;
     }
 
-    // The angles by which rotary positions turn each pair of numbers from one position to the next.
-    double* frequencies(double base, std::int64_t head_dim) {
-        double* to = arena_.take<double>(head_dim / 2);
-        for (std::int64_t i = 0; !arena_.counts() && i < head_dim / 2; ++i) {
-            to[i] = std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
-        }
+    double* doubles(const std::vector<double>& from) {
+        double* to = arena_.take<double>(static_cast<std::int64_t>(from.size()));
+        if (!arena_.counts()) std::copy(from.begin(), from.end(), to);
         return to;
     }
 
@@ -111,10 +107,15 @@ void PackedDecoder::place(Packer& packer, const ModelSource& source) {
         const std::int64_t entries = source.kv_heads * embed;
         if (from.decay_weight != nullptr) to.decay_weight = packer.copy(from.decay_weight, entries, entries);
         if (from.log_gamma != nullptr) to.log_gamma = packer.copy(from.log_gamma, source.heads, source.heads);
+        if (from.query_map != nullptr) {
+            const std::int64_t numbers = source.head_dim * source.features / 2;
+            to.query_map = packer.copy(from.query_map, source.heads * numbers, source.heads * numbers);
+            to.key_map = packer.copy(from.key_map, source.kv_heads * numbers, source.kv_heads * numbers);
+        }
         to.contract = packer.matrix(from.contract);
     }
     model_.norm = packer.norm(source.norm, embed);
-    if (source.rotary_base > 0) model_.frequencies = packer.frequencies(source.rotary_base, source.head_dim);
+    if (!source.frequencies.empty()) model_.frequencies = packer.doubles(source.frequencies);
     if (!source.tokens) return;
     const TokenSource& tokens = *source.tokens;
     TokenWeights& to = model_.tokens;

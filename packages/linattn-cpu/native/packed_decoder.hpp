@@ -23,7 +23,8 @@ struct LayerSource {
     AffineSource qkv, out, expand, contract;
     std::optional<AffineSource> gate;
     const float *decay = nullptr, *decay_weight = nullptr, *log_gamma = nullptr;  // (H_kv), (H_kv, E) and (H), or null
-    NormWeights norm1, norm2;  // (E), not padded; the bias may be null
+    const float *query_map = nullptr, *key_map = nullptr;  // (H, D, F / 2) and (H_kv, D, F / 2), or null
+    NormWeights norm1, norm2;                              // (E), not padded; the bias may be null
 };
 struct TokenSource : TokenShape {
     std::vector<const float*> embeddings;  // (levels, E) for each channel
@@ -33,6 +34,7 @@ struct TokenSource : TokenShape {
 };
 struct ModelSource : DecoderShape {
     std::vector<LayerSource> layers;
+    std::vector<double> frequencies;  // (D / 2), of rotary positions, or empty
     NormWeights norm;
     std::optional<TokenSource> tokens;  // none for a decoder of vectors
 };

@@ -1,4 +1,4 @@
-"""The model of MNIST that is there: it is as good as its README says, draws and completes."""
+"""The pretrained model of MNIST: it is as good as its README says, draws and completes."""
 
 from __future__ import annotations
 

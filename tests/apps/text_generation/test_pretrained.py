@@ -1,4 +1,4 @@
-"""The model of Python's sources that is there: as good as its README says, and it writes."""
+"""The pretrained model of Python's sources: as good as its README says, and it writes."""
 
 from __future__ import annotations
 

@@ -82,10 +82,10 @@ def model_of(head: Head | int = 7, **fields: Any) -> AutoregressiveTransformer:
 
 
 def trained(model: AutoregressiveTransformer) -> AutoregressiveTransformer:
-    """The model with weights of vectors away from their initial ones, so that none is neutral."""
+    """The model with vectors and maps of heads away from their start, so that none is neutral."""
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.ndim == 1:
+            if parameter.ndim in (1, 3):
                 parameter.add_(torch.randn_like(parameter), alpha=0.3)
     return model
 

@@ -13,7 +13,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from linattn_models import AutoregressiveTransformer, DecodingState, Linear, Transformer
+from linattn_models import (
+    AutoregressiveTransformer,
+    DecodingState,
+    Linear,
+    MixtureOfLogistics,
+    Transformer,
+)
 from linattn_models.attention import Attention
 from tests.models.tiny import STEPPING, ints, random_tokens, tiny_model, tiny_transformer, vectors
 
@@ -127,6 +133,15 @@ def test_a_saved_state_goes_on_the_same(attention: str, kind: type, tmp_path: Pa
         second, _ = model.prefill(inputs[:, :2], state=state)
         assert torch.equal(first, second)
     assert [file.name for file in tmp_path.iterdir()] == ["state.safetensors"]
+
+
+def test_states_of_intensities_are_saved(tmp_path: Path) -> None:
+    """Whose tokens are larger than the number of parameters."""
+    head = MixtureOfLogistics(1, levels=99)
+    model = tiny_model(head=head)
+    _, state = model.prefill(torch.full((1, 2), head.levels - 1))
+    state.detach().save(tmp_path / "state")
+    same(DecodingState.load(tmp_path / "state"), state)
 
 
 def write_damaged(path: Path, state: DecodingState, how: str) -> None:

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linattn_models import DecodingState, Head, Transformer
+from linattn_models.attention.rotary import Llama3Scaling
 from tests.models.decoding.decoders import (
     Kind,
     close,
@@ -59,8 +60,11 @@ def test_one_decoder_for_any_number_of_rows(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize(
-    ("feature_map", "positions"), [("elu", "sinusoidal"), ("relu", "none"), ("identity", "learned")]
-)
+    ("feature_map", "positions"),
+    [
+        ("elu", "sinusoidal"), ("relu", "none"), ("identity", "learned"), ("hedgehog", "learned"),
+    ],
+)  # fmt: skip
 @torch.no_grad()
 def test_maps_and_positions(kind: Kind, feature_map: str, positions: str) -> None:
     # With the identity, denominators of either sign come near 0: eps keeps the comparison sane.
@@ -80,6 +84,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "gated decay": {"decay": "gated", "num_kv_heads": 1, "norm_first": False},
     "gate": {"ffn": "swiglu", "bias": False},
     "rotary": {"rotary": True},
+    "scaled rotary": {
+        "rotary": True,
+        "rotary_scaling": Llama3Scaling(
+            factor=8.0, low_freq_factor=0.01, high_freq_factor=4.0, original_max_length=16
+        ),
+    },
     "all of a language model": {
         "ffn": "swiglu",
         "bias": False,
@@ -99,6 +109,21 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "wide window": {"window_size": 64},
     "window, learned decay": {"window_size": 2, "decay": "learned"},
     "window, gated decay": {"window_size": 3, "decay": "gated", "num_heads": 4, "num_kv_heads": 2},
+    "a learned map for each head": {
+        "feature_map": "hedgehog",
+        "feature_map_options": {"num_features": 6, "num_heads": 4, "num_kv_heads": 2},
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "decay": "learned",
+    },
+    "learned maps beside a window": {
+        "feature_map": "hedgehog",
+        "feature_map_options": {"num_features": 10, "num_heads": 2, "num_kv_heads": 1},
+        "num_kv_heads": 1,
+        "rotary": True,
+        "window_size": 3,
+        "decay": "gated",
+    },
     "RMSNorm, no biases": {"norm": "rms", "bias": False},
     "tied embeddings": {"tie_embeddings": True},
 }

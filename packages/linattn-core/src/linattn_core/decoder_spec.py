@@ -1,8 +1,8 @@
 """The description of a model that a backend compiles: weights and settings, without modules.
 
-Letters: B batch, N inputs, E width of the embedding, F width of the feed-forward network, H heads
-of queries, H_kv heads of keys and values, D head dim, P parameters of the head, K choices of the
-head, C channels of a token.
+Letters: B batch, N inputs, E width of the embedding, G width of the feed-forward network, H heads
+of queries, H_kv heads of keys and values, D head dim, F features of a head (D, unless the map is
+"hedgehog"), P parameters of the head, K choices of the head, C channels of a token.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class Norm:
 
 @dataclass(frozen=True, eq=False)
 class DecoderLayer:
-    """One block: qkv (E, E + 2 H_kv D), out (E, E), expand (E, F), contract (F, E).
+    """One block: qkv (E, E + 2 H_kv D), out (E, E), expand (E, G), contract (G, E).
 
     Attributes:
         norm1, norm2: the norms before attention and feed-forward network, or after their residual
             sums; see `DecoderDescription.norm_first`.
-        gate: (E, F), for contract(activation(gate(x)) * expand(x)) in place of
+        gate: (E, G), for contract(activation(gate(x)) * expand(x)) in place of
             contract(activation(expand(x))); None for the latter.
         decay_logits: (H_kv,), a head's state is multiplied by their sigmoid before a position is
             added; None for no decay.
@@ -60,6 +60,8 @@ class DecoderLayer:
             input of `qkv` at the position that is added; in all layers or in none.
         log_gamma: (H,), the logarithm of the weight of linear attention beside a window, as
             `DecoderDescription.window_size` defines it; None without a window.
+        query_map, key_map: (H, D, F / 2) and (H_kv, D, F / 2), the W of the map "hedgehog",
+            phi(x) = [softmax(x W), softmax(-x W)]; None for other maps.
     """
 
     qkv: Affine
@@ -72,6 +74,8 @@ class DecoderLayer:
     decay_logits: Tensor | None = None
     decay_weight: Tensor | None = None
     log_gamma: Tensor | None = None
+    query_map: Tensor | None = None
+    key_map: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -124,16 +128,18 @@ class DecoderDescription:
     Attributes:
         layers, norm: the blocks, and the norm after the last one.
         num_heads, num_kv_heads, head_dim: H, H_kv and D; E = H D.
-        feature_map: "elu", "relu" or "identity".
+        feature_map: "elu", "relu", "identity" or "hedgehog".
         eps: added to the denominator of attention.
         activation: "gelu" (exact), "gelu_tanh" (its approximation by tanh), "relu" or "silu".
         norm_first: True for x + f(norm(x)), False for norm(x + f(x)).
-        rotary_base: with rotary positions, queries and keys are rotated before the feature map: the
-            pair of numbers (i, i + D / 2) by position * rotary_base^(-2 i / D). None for none.
+        rotary_frequencies: D / 2, with rotary positions: queries and keys are rotated before the
+            feature map, the pair of numbers (i, i + D / 2) by position * rotary_frequencies[i].
+            None for none.
         tokens: None for a decoder of vectors (B, E) -> (B, E).
         window_size: w; 0 for none. With queries and keys divided by D^(1/4), each position reads
             the last w keys, its own included, by exp(q^T k), and those before them by
-            exp(log_gamma) phi(q)^T phi(k) / D; all weights are divided by their sum.
+            exp(log_gamma) phi(q)^T phi(k) / D, for "hedgehog" times D / 4 of the sum of exp(q W)
+            and exp(-q W); all weights are divided by their sum.
     """
 
     layers: tuple[DecoderLayer, ...]
@@ -145,7 +151,7 @@ class DecoderDescription:
     eps: float
     activation: str
     norm_first: bool
-    rotary_base: float | None
+    rotary_frequencies: tuple[float, ...] | None
     tokens: TokenCoding | None
     window_size: int = 0
 
@@ -155,6 +161,10 @@ class DecoderDescription:
         hidden = self.layers[0].expand.weight.shape[-1] if self.layers else 0
         qkv = embed + 2 * self.num_kv_heads * self.head_dim
         _check_norm("the last norm", self.norm, embed)
+        turns = self.rotary_frequencies
+        if turns is not None and 2 * len(turns) != self.head_dim:
+            wanted = f"one for every two of {self.head_dim} numbers of a head"
+            raise CannotCompile(expected("rotary_frequencies", wanted, len(turns)))
         for layer in self.layers:
             _check_affine("a layer's qkv", layer.qkv, embed, qkv)
             _check_affine("a layer's out", layer.out, embed, embed)
@@ -181,8 +191,25 @@ class DecoderDescription:
                 raise CannotCompile(expected("log_gamma", wanted, got, "decode eagerly"))
             if layer.log_gamma is not None:
                 _check_shape("a layer's log_gamma", layer.log_gamma, (self.num_heads,))
+            for heads, weight in (
+                (self.num_heads, layer.query_map),
+                (self.num_kv_heads, layer.key_map),
+            ):
+                if (weight is None) == (self.feature_map == "hedgehog"):
+                    wanted = "weights in each layer for 'hedgehog', and none for other maps"
+                    got, advice = f"feature_map={self.feature_map!r}", "decode eagerly"
+                    raise CannotCompile(expected("a layer's feature map", wanted, got, advice))
+                if weight is not None:
+                    half = max(1, self.num_features // 2)
+                    _check_shape("a layer's feature map", weight, (heads, self.head_dim, half))
         if self.tokens is not None:
             _check_tokens(self.tokens, embed)
+
+    @property
+    def num_features(self) -> int:
+        """F, of each head."""
+        learned = self.layers[0].query_map if self.layers else None
+        return self.head_dim if learned is None else 2 * learned.shape[-1]
 
     def tensors(self) -> Iterator[Tensor]:
         """All tensors of the model, always in the same order."""
@@ -197,6 +224,7 @@ class DecoderDescription:
             for norm in (layer.norm1, layer.norm2):
                 yield from (norm.weight, norm.bias)
             yield from (layer.decay_logits, layer.decay_weight, layer.log_gamma)
+            yield from (layer.query_map, layer.key_map)
         if self.tokens is not None:
             yield from (*self.tokens.embeddings, self.tokens.start, self.tokens.positions)
             yield from (self.tokens.output.weight, self.tokens.output.bias)
@@ -209,8 +237,9 @@ class DecoderDescription:
     def state_shapes(self, batch: int) -> list[tuple[int, ...]]:
         """The shapes of a layer's state, a `DecoderState`."""
         heads, dim = (batch, self.num_kv_heads), self.head_dim
+        sums = (*heads, self.num_features)
         rows = [dim + self.has_gated_decay, dim] if self.window_size else []
-        return [*((*heads, self.window_size, x) for x in rows), (*heads, dim, dim), (*heads, dim)]
+        return [*((*heads, self.window_size, x) for x in rows), (*sums, dim), sums]
 
     @property
     def device(self) -> torch.device:
@@ -281,7 +310,7 @@ class Draw(NamedTuple):
     min_p: Tensor
 
 
-# The state of a layer: s (B, H_kv, D, D) and z (B, H_kv, D). With a window, before them the keys
+# The state of a layer: s (B, H_kv, F, D) and z (B, H_kv, F). With a window, before them the keys
 # and values of the last w positions, (B, H_kv, w, D) each; those of position p in slot p mod w. Of
 # a gated decay, each key is followed by the logarithm of the factor of its position.
 DecoderState = tuple[Tensor, ...]

@@ -99,17 +99,22 @@ public:
           kv_heads_(between(random, 1, 7)),
           head_dim_(between(random, 1, 19)),
           hidden_(between(random, 1, 70)),
-          levels_(between(random, 2, 90)) {
+          levels_(between(random, 2, 90)),
+          features_(head_dim_) {
         const bool gated = coin(), rotary = head_dim_ % 2 == 0 && coin(), centered = coin();
         window_ = coin() ? between(random, 1, kLength) : 0;
         const bool decays = coin();
         gated_decay_ = decays && coin();
         const std::int64_t heads = kv_heads_ * between(random, 1, 3), e = heads * head_dim_;
+        const bool learned = coin();
+        if (learned) features_ = 2 * between(random, 1, 20);
+        const std::int64_t map_numbers = head_dim_ * features_ / 2;
         const Activation ungated = coin() ? Activation::gelu : Activation::gelu_tanh;
         const Activation activation = gated ? Activation::silu : ungated;
         ModelSource model{};
-        static_cast<DecoderShape&>(model) = {format, heads,  kv_heads_,  head_dim_, hidden_, FeatureMap::elu,
-                                             1e-6f,  coin(), activation, gated,     window_, rotary ? 1e4 : 0};
+        static_cast<DecoderShape&>(model) = {format,          heads, kv_heads_, head_dim_,  hidden_, features_,
+                                             FeatureMap::elu, 1e-6f, coin(),    activation, gated,   window_};
+        for (std::int64_t i = 0; rotary && i < head_dim_ / 2; ++i) model.frequencies.push_back(std::pow(0.1, i));
         model.norm = norm(e, centered);
         for (int i = 0; i < 2; ++i) {
             LayerSource layer{};
@@ -119,6 +124,8 @@ public:
             if (decays) layer.decay = factors(kv_heads_);
             if (gated_decay_) layer.decay_weight = numbers(kv_heads_ * e);
             if (window_ > 0) layer.log_gamma = numbers(heads);
+            if (learned)
+                layer.query_map = numbers(heads * map_numbers), layer.key_map = numbers(kv_heads_ * map_numbers);
             layer.norm1 = norm(e, centered), layer.norm2 = norm(e, centered);
             model.layers.push_back(layer);
         }
@@ -134,16 +141,17 @@ public:
     // A prompt for every row, and a few steps after it.
     Decoded decode(const std::vector<std::int64_t>& tokens, std::int64_t batch, const Filters& filters, int threads,
                    Tokens next = Tokens::given) const {
-        const auto states = static_cast<std::size_t>(batch * kv_heads_ * head_dim_);
+        const auto rows = static_cast<std::size_t>(batch * kv_heads_), dim = static_cast<std::size_t>(head_dim_);
+        const std::size_t sums = rows * static_cast<std::size_t>(features_);
         std::vector<std::vector<float>> s(2), z(2), keys(2), values(2);
         std::vector<float*> s_at, z_at, keys_at, values_at;
         for (int i = 0; i < 2; ++i) {
-            s[i].resize(states * static_cast<std::size_t>(head_dim_));
-            z[i].resize(states);
+            s[i].resize(sums * dim);
+            z[i].resize(sums);
             s_at.push_back(s[i].data());
             z_at.push_back(z[i].data());
-            values[i].resize(states * static_cast<std::size_t>(window_));
-            keys[i].resize(values[i].size() + static_cast<std::size_t>(gated_decay_ * batch * kv_heads_ * window_));
+            values[i].resize(rows * dim * static_cast<std::size_t>(window_));
+            keys[i].resize(rows * (dim + gated_decay_) * static_cast<std::size_t>(window_));
             keys_at.push_back(keys[i].data());
             values_at.push_back(values[i].data());
         }
@@ -272,7 +280,7 @@ private:
     bool coin() { return between(random_, 0, 1) == 1; }
 
     Random& random_;
-    std::int64_t kv_heads_, head_dim_, hidden_, levels_, window_ = 0;
+    std::int64_t kv_heads_, head_dim_, hidden_, levels_, features_, window_ = 0;
     bool gated_decay_ = false;
     std::vector<std::vector<float>> weights_;
     std::unique_ptr<PackedDecoder> decoder_;

@@ -43,10 +43,11 @@ ModelFile::ModelFile(const void* bytes, std::int64_t size) : content(read_tensor
     if (text("format") != "linattn decoder")
         throw refused("the file", "a model of export_decoder", "another kind of file");
     if (text("version") != "1") throw refused("the file", "version 1", "version " + text("version"));
-    const std::vector<std::string> formats{"float32", "bfloat16", "int8"}, maps{"identity", "relu", "elu"},
+    const std::vector<std::string> formats{"float32", "bfloat16", "int8"}, maps{"identity", "relu", "elu", "hedgehog"},
         activations{"relu", "gelu", "gelu_tanh", "silu"}, yes_or_no{"false", "true"};
     source.format = static_cast<WeightFormat>(one_of("weights", formats));
-    source.map = static_cast<FeatureMap>(one_of("feature_map", maps));
+    learns_map_ = text("feature_map") == "hedgehog";
+    source.map = learns_map_ ? FeatureMap::identity : static_cast<FeatureMap>(one_of("feature_map", maps));
     source.activation = static_cast<Activation>(one_of("activation", activations));
     source.norm_first = one_of("norm_first", yes_or_no) == 1;
     source.gated = one_of("gated", yes_or_no) == 1;
@@ -56,16 +57,16 @@ ModelFile::ModelFile(const void* bytes, std::int64_t size) : content(read_tensor
     source.hidden = integer("hidden", 1, source.format == WeightFormat::int8 ? kMostInt8Inputs : kMost);
     source.window = integer("window_size", 0, kMost);
     source.eps = static_cast<float>(number("eps"));
-    source.rotary_base = text("rotary_base").empty() ? 0 : number("rotary_base");
     const std::int64_t embed = source.heads * source.head_dim;
     if (source.heads % source.kv_heads != 0)
         throw refused("num_kv_heads", "a divisor of num_heads", text("num_kv_heads"));
     if (embed > kMost || (source.format == WeightFormat::int8 && embed > kMostInt8Inputs)) {
         throw refused("the width", "a smaller one", std::to_string(embed));
     }
-    if (source.rotary_base < 0 || (source.rotary_base > 0 && source.head_dim % 2 != 0)) {
-        throw refused("rotary_base", "one above 0 and an even head_dim", text("rotary_base"));
-    }
+    source.features = integer("num_features", 1, kMost);
+    if (learns_map_ ? source.features % 2 != 0 : source.features != source.head_dim)
+        throw refused("num_features", "an even number for hedgehog, else head_dim", text("num_features"));
+    if (one_of("rotary", yes_or_no) == 1) read_frequencies();
     source.norm = norm("norm");
     const std::int64_t layers = integer("num_layers", 1, static_cast<std::int64_t>(content.tensors.size()));
     for (std::int64_t i = 0; i < layers; ++i) source.layers.push_back(layer("layers." + std::to_string(i) + "."));
@@ -154,6 +155,15 @@ NormWeights ModelFile::norm(const std::string& name) const {
             centered};
 }
 
+// Of rotary positions.
+void ModelFile::read_frequencies() {
+    if (source.head_dim % 2 != 0) throw refused("head_dim", "an even number", text("head_dim"));
+    const FileTensor& found = tensor("rotary_frequencies", {source.head_dim / 2});
+    if (found.dtype != "F64") throw refused("'rotary_frequencies'", "F64", found.dtype);
+    const auto* const numbers = reinterpret_cast<const double*>(found.data);
+    source.frequencies.assign(numbers, numbers + source.head_dim / 2);
+}
+
 LayerSource ModelFile::layer(const std::string& name) {
     const std::int64_t embed = source.heads * source.head_dim, hidden = source.hidden;
     LayerSource layer;
@@ -180,8 +190,13 @@ LayerSource ModelFile::layer(const std::string& name) {
     if (source.window > 0) {
         const float* log_gamma = floats(name + "log_gamma", {source.heads});
         made.emplace_back(log_gamma, log_gamma + source.heads);
-        for (float& x : made.back()) x -= static_cast<float>(std::log(static_cast<double>(source.head_dim)));
+        const auto scale = static_cast<double>(learns_map_ ? 4 : source.head_dim);
+        for (float& x : made.back()) x -= static_cast<float>(std::log(scale));
         layer.log_gamma = made.back().data();
+    }
+    if (learns_map_) {
+        layer.query_map = floats(name + "query_map", {source.heads, source.head_dim, source.features / 2});
+        layer.key_map = floats(name + "key_map", {source.kv_heads, source.head_dim, source.features / 2});
     }
     return layer;
 }

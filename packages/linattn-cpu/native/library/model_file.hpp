@@ -32,11 +32,13 @@ private:
     const float* optional(const std::string& name, const Shape& shape) const;
     AffineSource affine(const std::string& name, std::int64_t inputs, std::int64_t outputs) const;
     NormWeights norm(const std::string& name) const;
+    void read_frequencies();
     LayerSource layer(const std::string& name);
     TokenSource tokens();
     void check_names() const;
 
     mutable std::set<std::string> used_;
+    bool learns_map_ = false;
 };
 
 }  // namespace linattn

@@ -71,12 +71,12 @@ void check_sampling(const linattn_sampling& sampling, const Model& model, std::i
 Model::Model(const void* bytes, std::int64_t size, int threads) : threads(threads <= 0 ? available_cores() : threads) {
     const ModelFile file(bytes, size);
     const ModelSource& source = file.source;
-    const std::int64_t heads = source.kv_heads, dim = source.head_dim;
+    const std::int64_t heads = source.kv_heads, dim = source.head_dim, features = source.features;
     const std::int64_t key_numbers = dim + (source.layers[0].decay_weight != nullptr);
     if (source.window > 0)
         parts = {{"keys", {heads, source.window, key_numbers}, 0}, {"values", {heads, source.window, dim}, 0}};
-    parts.push_back({"s", {heads, dim, dim}, 0});
-    parts.push_back({"z", {heads, dim}, 0});
+    parts.push_back({"s", {heads, features, dim}, 0});
+    parts.push_back({"z", {heads, features}, 0});
     for (Part& part : parts) {
         part.numbers = product(part.shape);
         info.state_bytes += part.numbers * 4 * static_cast<std::int64_t>(source.layers.size());

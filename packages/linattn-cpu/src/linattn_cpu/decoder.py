@@ -39,6 +39,9 @@ from linattn_cpu import _native
 # For so many inputs, the sum of the products of 8 by 8 bits still fits into 32 bits.
 _MOST_INT8_INPUTS = 65_536
 _CPU = torch.device("cpu")
+# Native code has no name for "hedgehog": it takes a layer's own map before the one of this name.
+_IDENTITY = _native.FeatureMap.__members__["identity"]
+_MAPS = {**_native.FeatureMap.__members__, "hedgehog": _IDENTITY}
 # The fields of a native call for those of a `Draw`, in order.
 _DRAW_FIELDS = ("temperatures", "quantiles", "top_ks", "top_ps", "min_ps")
 # Enough to make the time around a call small beside that of its steps.
@@ -48,12 +51,12 @@ _MOST_STEPS = 16
 def refuses_decoder(description: DecoderDescription, weights: str) -> str | None:
     """None to accept the model, else the reason as a sentence."""
     for what, name, known in (
-        ("weights", weights, _native.WeightFormat),
-        ("feature map", description.feature_map, _native.FeatureMap),
-        ("activation", description.activation, _native.Activation),
+        ("weights", weights, [*_native.WeightFormat.__members__]),
+        ("feature map", description.feature_map, [*_MAPS]),
+        ("activation", description.activation, [*_native.Activation.__members__]),
     ):
-        if name not in known.__members__:
-            return expected(what, f"one of {', '.join(known.__members__)}", quote(name))
+        if name not in known:
+            return expected(what, f"one of {', '.join(known)}", quote(name))
     hidden = description.layers[0].contract.weight.shape[0]
     if weights == "int8" and hidden > _MOST_INT8_INPUTS:
         wanted = f"products that sum at most {_MOST_INT8_INPUTS:,} inputs exactly"
@@ -245,22 +248,25 @@ class _Packing:
             "kv_heads": description.num_kv_heads,
             "head_dim": description.head_dim,
             "hidden": description.layers[0].expand.weight.shape[1],
-            "map": _native.FeatureMap.__members__[description.feature_map],
+            "features": description.num_features,
+            "map": _MAPS[description.feature_map],
             "eps": description.eps,
             "norm_first": description.norm_first,
             "activation": _native.Activation.__members__[description.activation],
             "gated": description.layers[0].gate is not None,
             "window": description.window_size,
-            "rotary_base": description.rotary_base or 0.0,
+            "frequencies": description.rotary_frequencies or (),
             "layers": [self._layer(layer, description.head_dim) for layer in description.layers],
             "norm": self._norm(description.norm),
             "tokens": None if tokens is None else self._token_coding(tokens),
         }
 
-    def _layer(self, layer: DecoderLayer, features: int) -> _native.Fields:
+    def _layer(self, layer: DecoderLayer, head_dim: int) -> _native.Fields:
         decay, weight, log_gamma = layer.decay_logits, layer.decay_weight, layer.log_gamma
         if decay is not None and weight is None:
             decay = decay.double().sigmoid().float()
+        # The constant in the weight of linear attention beside a window.
+        scale = head_dim if layer.query_map is None else 4
         return {
             "qkv": self._affine(layer.qkv),
             "out": self._affine(layer.out),
@@ -270,9 +276,9 @@ class _Packing:
             # In float64 as liblinattn, whose float32 might round otherwise.
             "decay": self._optional(decay),
             "decay_weight": self._optional(weight),
-            "log_gamma": self._optional(
-                None if log_gamma is None else log_gamma - math.log(features)
-            ),
+            "log_gamma": self._optional(None if log_gamma is None else log_gamma - math.log(scale)),
+            "query_map": self._optional(layer.query_map),
+            "key_map": self._optional(layer.key_map),
             "norm1": self._norm(layer.norm1),
             "norm2": self._norm(layer.norm2),
         }

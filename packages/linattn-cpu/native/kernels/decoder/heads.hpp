@@ -10,12 +10,12 @@ namespace decoding {
 // decayed or not, or, for the group's other queries, nothing.
 enum class Visit { add, decay_and_add, read };
 
-// One head of one row: s (D, D) and z (D) are updated, `out` (D) is written.
+// One head of one row: s (F, D) and z (F) are updated, `out` (D) is written.
 struct HeadStep {
-    const float *query, *key;  // (D), mapped
+    const float *query, *key;  // (F), mapped
     const float* value;        // (D)
     float *s, *z, *out;
-    std::int64_t dim;
+    std::int64_t features, dim;
     float decay;
 };
 
@@ -32,13 +32,13 @@ template <Visit V>
 LINATTN_INLINE float update_normalizer(const HeadStep& head) {
     Vec<float> total{};
     std::int64_t d = 0;
-    for (; d + W<float> <= head.dim; d += W<float>) {
+    for (; d + W<float> <= head.features; d += W<float>) {
         const Vec<float> z = visited<V>(load(head.z + d), head.decay, load(head.key + d));
         if constexpr (V != Visit::read) store(head.z + d, z);
         total += load(head.query + d) * z;
     }
     float result = sum<float>(total);
-    for (; d < head.dim; ++d) {
+    for (; d < head.features; ++d) {
         const float z = visited<V>(head.z[d], head.decay, head.key[d]);
         if constexpr (V != Visit::read) head.z[d] = z;
         result += head.query[d] * z;
@@ -54,7 +54,7 @@ LINATTN_INLINE void update_columns(const HeadStep& head, std::int64_t m, float d
 #pragma GCC unroll 4
     for (int n = 0; n < N; ++n) value[n] = load_as<T>(head.value + m + n * kWidth);
     float* row = head.s + m;
-    for (std::int64_t d = 0; d < head.dim; ++d, row += head.dim) {
+    for (std::int64_t d = 0; d < head.features; ++d, row += head.dim) {
         const float q = head.query[d], k = head.key[d];
 #pragma GCC unroll 4
         for (int n = 0; n < N; ++n) {
@@ -114,6 +114,30 @@ LINATTN_INLINE void map_vector(FeatureMap map, const float* from, std::int64_t d
     for (std::int64_t d = 0; d < dim; d += W<float>) {
         store(to + d, apply_map<float>(static_cast<int>(map), load(from + d)));
     }
+}
+
+// phi of a learned map for `dim` numbers, [softmax(x W), softmax(-x W)] with W (dim, features / 2). Returns the logarithm
+// of the sum of exp(x W) and exp(-x W).
+static float map_learned(const float* weight, const float* from, std::int64_t dim, std::int64_t features, float* to) {
+    const std::int64_t half = features / 2;
+    float* const negated = to + half;
+    std::memset(to, 0, half * sizeof(float));
+    for (std::int64_t d = 0; d < dim; ++d, weight += half) {
+        for (std::int64_t f = 0; f < half; ++f) to[f] += from[d] * weight[f];
+    }
+    float largest = to[0], least = to[0];
+    for (std::int64_t f = 1; f < half; ++f) {
+        largest = to[f] > largest ? to[f] : largest;
+        least = to[f] < least ? to[f] : least;
+    }
+    float sum = 0, negated_sum = 0;
+    for (std::int64_t f = 0; f < half; ++f) {
+        negated[f] = __builtin_expf(least - to[f]), negated_sum += negated[f];
+        to[f] = __builtin_expf(to[f] - largest), sum += to[f];
+    }
+    for (std::int64_t f = 0; f < half; ++f) to[f] /= sum, negated[f] /= negated_sum;
+    const float top = largest > -least ? largest : -least;
+    return top + __builtin_logf(__builtin_expf(largest - top) * sum + __builtin_expf(-least - top) * negated_sum);
 }
 
 }  // namespace decoding

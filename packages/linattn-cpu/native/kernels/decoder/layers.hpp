@@ -103,18 +103,20 @@ LINATTN_INLINE std::int64_t qkv_numbers(const DecoderModel& model) {
 struct HeadMemory {
     HeadMemory(const DecoderModel& model, float* memory)
         : query(memory),
-          key(query + padded(model)),
-          scaled(key + padded(model)),
-          value(scaled + padded(model)),
+          key(query + mapped(model)),
+          scaled(key + mapped(model)),
+          turned(scaled + padded(model)),
+          value(turned + padded(model)),
           weights(value + padded(model)) {}
 
-    float *query, *key;     // mapped
-    float *scaled, *value;  // with a window: a query whose products are scores, and the value that leaves the window
-    float* weights;         // of a window
+    float *query, *key;      // mapped
+    float *scaled, *turned;  // a query or key times a factor, and after its rotation
+    float *value, *weights;  // with a window: the value that leaves it, and the weights of its keys
 
     static std::int64_t padded(const DecoderModel& model) { return round_up(model.head_dim, W<float>); }
+    static std::int64_t mapped(const DecoderModel& model) { return round_up(model.features, W<float>); }
     static std::int64_t numbers(const DecoderModel& model) {
-        return model.window == 0 ? 2 * padded(model) : 4 * padded(model) + round_up(model.window, W<float>);
+        return 2 * mapped(model) + 3 * padded(model) + round_up(model.window, W<float>);
     }
 };
 
@@ -125,9 +127,13 @@ static const float* apply_rotation(const DecoderModel& model, const float* from,
     return to;
 }
 
-// A query or key of a head as attention reads it.
-static void prepare_vector(const DecoderModel& model, const float* from, const float* rotation, float* to) {
-    map_vector(model.map, apply_rotation(model, from, rotation, to), model.head_dim, to);
+// phi of a vector of head `index`, to another place. `maps`: the learned maps of all heads, or null. Returns what
+// `map_learned` does; 0 for other maps.
+static float map_head(const DecoderModel& model, const float* maps, std::int64_t index, const float* from, float* to) {
+    const std::int64_t D = model.head_dim, F = model.features;
+    if (maps != nullptr) return map_learned(maps + index * D * F / 2, from, D, F, to);
+    map_vector(model.map, from, D, to);
+    return 0;
 }
 
 LINATTN_INLINE void scale(const float* from, std::int64_t count, float factor, float* to) {
@@ -156,10 +162,10 @@ static void attend_with_window(const Thread& thread, std::int64_t layer, const H
     const DecoderModel& model = thread.model;
     const DecoderLayer& weights = model.layers[layer];
     const bool gated = weights.decay_weight != nullptr;
-    const std::int64_t D = model.head_dim, size = model.window, group = group_of(model);
+    const std::int64_t D = model.head_dim, F = model.features, size = model.window, group = group_of(model);
     const float root = 1.0f / __builtin_sqrtf(__builtin_sqrtf(static_cast<float>(D)));  // of scores' scale
     const std::int64_t index = input.sequence * model.kv_heads + head;
-    float *const s = thread.call.s[layer] + index * D * D, *const z = thread.call.z[layer] + index * D;
+    float *const s = thread.call.s[layer] + index * F * D, *const z = thread.call.z[layer] + index * F;
     const Ring ring{thread.call.keys[layer] + index * size * (D + gated), thread.call.values[layer] + index * size * D,
                     D, D + gated};
     const bool is_full = input.position >= size;
@@ -167,26 +173,26 @@ static void attend_with_window(const Thread& thread, std::int64_t layer, const H
     float *const own_key = ring.keys + slot * ring.key_stride, *const own_value = ring.values + slot * D;
     float decay = weights.decay == nullptr || gated ? 1.0f : weights.decay[head];
     if (is_full) {
-        scale(own_key, D, root, memory.key);
-        map_vector(model.map, memory.key, D, memory.key);
+        scale(own_key, D, root, memory.scaled);
+        map_head(model, weights.key_map, head, memory.scaled, memory.key);
         std::memcpy(memory.value, own_value, D * sizeof(float));
         if (gated) decay = __builtin_expf(own_key[D]);
     }
     const float *const keys = input.qkv + model.embed, *const values = keys + key_numbers(model);
-    std::memcpy(own_key, apply_rotation(model, keys + head * D, input.rotation, memory.scaled), D * sizeof(float));
+    std::memcpy(own_key, apply_rotation(model, keys + head * D, input.rotation, memory.turned), D * sizeof(float));
     std::memcpy(own_value, values + head * D, D * sizeof(float));
     if (gated) own_key[D] = log_decay_of(model, weights, input, head);
     const Visit first = weights.decay == nullptr ? Visit::add : Visit::decay_and_add;
     for (std::int64_t q = head * group; q < (head + 1) * group; ++q) {
         float *const out = input.heads + q * D, far_weight = -__builtin_inff();
-        const float* const query = apply_rotation(model, input.qkv + q * D, input.rotation, memory.scaled);
+        const float* const query = apply_rotation(model, input.qkv + q * D, input.rotation, memory.turned);
         if (is_full) {
-            scale(query, D, root, memory.query);
-            map_vector(model.map, memory.query, D, memory.query);
+            scale(query, D, root, memory.scaled);
+            const float log_scale = map_head(model, weights.query_map, q, memory.scaled, memory.query);
             const Visit visit = q > head * group ? Visit::read : first;
-            const HeadStep step{memory.query, memory.key, memory.value, s, z, out, D, decay};
+            const HeadStep step{memory.query, memory.key, memory.value, s, z, out, F, D, decay};
             const float normalizer = step_head(visit, step, kEps);
-            if (normalizer > 0) far_weight = __builtin_logf(normalizer) + weights.log_gamma[q];
+            if (normalizer > 0) far_weight = __builtin_logf(normalizer) + log_scale + weights.log_gamma[q];
         }
         scale(query, D, root * root, memory.scaled);
         join_window(ring, memory.scaled, count, far_weight, out, memory.weights, out);
@@ -199,7 +205,8 @@ static void attend_head(const Thread& thread, std::int64_t layer, const HeadInpu
     const DecoderModel& model = thread.model;
     const HeadMemory memory(model, space);
     if (model.window > 0) return attend_with_window(thread, layer, input, head, memory);
-    const std::int64_t D = model.head_dim, index = input.sequence * model.kv_heads + head, group = group_of(model);
+    const std::int64_t D = model.head_dim, F = model.features, group = group_of(model);
+    const std::int64_t index = input.sequence * model.kv_heads + head;
     const float *const keys = input.qkv + model.embed, *const values = keys + key_numbers(model);
     const DecoderLayer& weights = model.layers[layer];
     float decay = 1;
@@ -208,14 +215,17 @@ static void attend_head(const Thread& thread, std::int64_t layer, const HeadInpu
     } else if (weights.decay != nullptr) {
         decay = weights.decay[head];
     }
-    prepare_vector(model, keys + head * D, input.rotation, memory.key);
-    float *const s = thread.call.s[layer] + index * D * D, *const z = thread.call.z[layer] + index * D;
+    const float* const key = apply_rotation(model, keys + head * D, input.rotation, memory.turned);
+    map_head(model, weights.key_map, head, key, memory.key);
+    float *const s = thread.call.s[layer] + index * F * D, *const z = thread.call.z[layer] + index * F;
     for (std::int64_t q = head * group; q < (head + 1) * group; ++q) {
         const Visit visit = q > head * group           ? Visit::read
                             : weights.decay == nullptr ? Visit::add
                                                        : Visit::decay_and_add;
-        prepare_vector(model, input.qkv + q * D, input.rotation, memory.query);
-        step_head(visit, {memory.query, memory.key, values + head * D, s, z, input.heads + q * D, D, decay}, model.eps);
+        const float* const query = apply_rotation(model, input.qkv + q * D, input.rotation, memory.turned);
+        map_head(model, weights.query_map, q, query, memory.query);
+        const HeadStep step{memory.query, memory.key, values + head * D, s, z, input.heads + q * D, F, D, decay};
+        step_head(visit, step, model.eps);
     }
 }
 

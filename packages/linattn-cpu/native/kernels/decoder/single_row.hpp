@@ -180,9 +180,10 @@ static void normalize_stream(const RowPart& part, const NormWeights* norm) {
 // Prefetches the state of the part's heads: the weights read since the last step have evicted it from the caches, and
 // other cores have prefetched some of it.
 static void prefetch_state(const RowPart& part, std::int64_t layer) {
-    const std::int64_t D = part.model.head_dim;
-    const Range keys = part.keys();
-    const std::int64_t first = part.place.sequence * key_numbers(part.model) + keys.low, numbers = keys.high - keys.low;
+    const std::int64_t D = part.model.head_dim, F = part.model.features;
+    const Range heads = part.kv_heads();
+    const std::int64_t first = (part.place.sequence * part.model.kv_heads + heads.low) * F;
+    const std::int64_t numbers = (heads.high - heads.low) * F;
     prefetch_to_write(part.call.z[layer] + first, numbers * sizeof(float));
     prefetch_to_write(part.call.s[layer] + first * D, numbers * D * sizeof(float));
 }

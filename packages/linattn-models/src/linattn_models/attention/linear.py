@@ -303,10 +303,21 @@ class LinearMixer(Mixer):
             advice = "pass the backend to compile_decoder instead"
             raise CannotCompile(expected("the layer's backend", "'auto'", self.backend, advice))
         if self.feature_map.pointwise is None:
-            wanted = "one of each number alone: 'elu', 'relu' or 'identity'"
-            kind = type(self.feature_map).__name__
-            raise CannotCompile(expected("the feature map", wanted, kind, "decode eagerly"))
+            if not isinstance(self.feature_map, Hedgehog):
+                wanted = "'elu', 'relu', 'identity' or 'hedgehog'"
+                got = type(self.feature_map).__name__
+                raise CannotCompile(expected("the feature map", wanted, got, "decode eagerly"))
+            description.require(self.feature_map, Hedgehog)
         return description.affine(self.qkv), description.affine(self.out)
+
+    def describe_maps(self) -> tuple[Tensor | None, Tensor | None]:
+        """The weights of a learned map for each head of queries and of keys; None for others."""
+        phi = self.feature_map
+        if not isinstance(phi, Hedgehog):
+            return None, None
+        sides = (phi.query_weight, self.num_heads), (phi.key_weight, self.num_kv_heads)
+        query, key = (x if x.ndim == 3 else x.expand(heads, -1, -1) for x, heads in sides)
+        return query, key
 
     def block_shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The shapes of what `attend_block` knows of a sequence: S and z."""
@@ -390,9 +401,11 @@ class LinearMixer(Mixer):
         return join_blocks(out, batch, length), final
 
     def _decay_of_blocks(self, exists: Tensor, log_decay: Tensor | None = None) -> Tensor:
-        """The logarithms (R, H_kv) of the factors of R blocks, by what exists (R, block) of them.
+        """The logarithms (R, H_kv) of the factors of R blocks.
 
-        log_decay: (R, H_kv, block), of a gated decay.
+        Args:
+            exists: (R, block), which positions of a block there are.
+            log_decay: (R, H_kv, block), of a gated decay.
         """
         if log_decay is None:
             return exists.sum(1, keepdim=True) * cast(Tensor, constant_decay(self))

@@ -73,12 +73,23 @@ def rotation_at(
     Pair i turns by position * base^(-2 i / D), if not scaled. The angles are float64 where the
     device has it, so that far positions are as exact as near ones.
     """
-    exact = torch.float32 if positions.device.type == "mps" else torch.float64
-    pairs = torch.arange(0, head_dim, 2, dtype=exact, device=positions.device)
-    frequencies = base ** (-pairs / head_dim)
-    if scaling is not None:
-        frequencies = scaling(frequencies)
-    angles = positions.to(exact).unsqueeze(-1) * frequencies  # (..., D / 2)
+    return rotation_by(positions, frequencies_of(head_dim, base, scaling, positions.device), dtype)
+
+
+def frequencies_of(
+    head_dim: int, base: float, scaling: Llama3Scaling | None, device: torch.device
+) -> Tensor:
+    """The radians (D / 2,) by which each pair of a head turns from one position to the next."""
+    exact = torch.float32 if device.type == "mps" else torch.float64
+    frequencies = base ** (-torch.arange(0, head_dim, 2, dtype=exact, device=device) / head_dim)
+    return frequencies if scaling is None else scaling(frequencies)
+
+
+def rotation_by(
+    positions: Tensor, frequencies: Tensor, dtype: torch.dtype = torch.float32
+) -> Rotation:
+    """The rotation at positions (...) by these frequencies."""
+    angles = positions.to(frequencies.dtype).unsqueeze(-1) * frequencies  # (..., D / 2)
     angles = angles.unsqueeze(-2)
     return Rotation(angles.cos().to(dtype), angles.sin().to(dtype))
 

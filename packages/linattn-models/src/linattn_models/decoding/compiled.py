@@ -67,7 +67,7 @@ def compile_decoder(
 
     Args:
         model: an `AutoregressiveTransformer` or a bare `Transformer`, with causal linear attention
-            and the feature map "elu", "relu" or "identity", in float32; without
+            and the feature map "elu", "relu", "identity" or "hedgehog", in float32; without
             cross-attention. A decoder never uses dropout, also if the model is in training mode.
         weights: the dtype of the packed matrices. "float32" gives the model's own results to
             rounding. "bfloat16" rounds each weight by at most 2^-8 of itself, "int8" (CPU only) by
@@ -136,9 +136,8 @@ def compile_described(
     invert = model.head.invert if draws_inside else None
     native = _compile_native(description, weights, backend, invert, recorder)
     if tokens is None:
-        return CompiledTransformer(model.config, weights, native, description.device)
-    longest = None if tokens.positions is None else len(tokens.positions)
-    return CompiledDecoder(model, weights, native, longest, draws_inside=draws_inside)
+        return CompiledTransformer(model.config, weights, native, description)
+    return CompiledDecoder(model, weights, native, description, draws_inside=draws_inside)
 
 
 def _compile_native(
@@ -299,7 +298,7 @@ def _settings_of(description: DecoderDescription) -> tuple[Any, ...]:
         description.activation,
         description.norm_first,
         description.num_kv_heads,
-        description.rotary_base,
+        description.rotary_frequencies,
         description.window_size,
         tuple(norm.eps for norm in norms),
     )

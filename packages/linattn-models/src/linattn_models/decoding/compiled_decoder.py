@@ -9,9 +9,8 @@ from typing import Any, NoReturn, TypeGuard, cast
 import torch
 from torch import Tensor
 
-from linattn_core.decoder_spec import NativeDecoder
+from linattn_core.decoder_spec import DecoderDescription, NativeDecoder, TokenCoding
 from linattn_core.errors import expected
-from linattn_models.attention.config import Linear
 from linattn_models.basics.validation import (
     at_least,
     check_vector_sequences,
@@ -57,12 +56,20 @@ class Compiled:
     """
 
     def __init__(
-        self, config: TransformerConfig, weights: str, native: NativeDecoder, device: torch.device
+        self,
+        config: TransformerConfig,
+        weights: str,
+        native: NativeDecoder,
+        description: DecoderDescription,
     ) -> None:
         self.weights = weights
         self.native = native
         self._config = config
-        self._device = device
+        self._device = description.device
+        # Not of the configuration, which in a file is a text of its own.
+        self._width = description.norm.weight.shape[0]
+        self._layers = len(description.layers)
+        self._row_shapes = [shape[1:] for shape in description.state_shapes(1)]
 
     @property
     def config(self) -> TransformerConfig:
@@ -81,11 +88,8 @@ class Compiled:
         raise TypeError(expected(f"a {type(self).__name__}", wanted, "one of them", advice))
 
     def _zeros(self, batch: int) -> tuple[FixedState, ...]:
-        config = self._config
-        heads, dim = config.num_kv_heads or config.num_heads, config.head_dim
-        attention, sizes = cast(Linear, config.attention), (config.num_layers, batch, heads, dim)
-        gated = attention.decay == "gated"
-        return zero_states(*sizes, self._device, attention.window_size, gated)
+        shapes = [(batch, *shape) for shape in self._row_shapes]
+        return zero_states(self._layers, shapes, self._device)
 
 
 class CompiledTransformer(Compiled):
@@ -105,7 +109,7 @@ class CompiledTransformer(Compiled):
         self, x: Tensor, lengths: Tensor | None = None, *, max_length: int | None = None
     ) -> tuple[Tensor, DecodingState]:
         """As `Transformer.prefill`."""
-        check_vector_sequences(x, self.config.embed_dim)
+        check_vector_sequences(x, self._width)
         self._check_place(x)
         batch, length = x.shape[:2]
         check_prompts(length, max_length)
@@ -118,7 +122,7 @@ class CompiledTransformer(Compiled):
 
     def step(self, x: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
         """As `Transformer.step`, but always updates the state in place."""
-        check_vectors(x, self.config.embed_dim)
+        check_vectors(x, self._width)
         self._check_place(x)
         state.check_step(x.shape[0])
         self.native.check(layers_of(state), x.shape[0])
@@ -146,16 +150,17 @@ class CompiledDecoder(Compiled, GenerationMixin):
         model: TokenModel,
         weights: str,
         native: NativeDecoder,
-        longest: int | None,
+        description: DecoderDescription,
         *,
         draws_inside: bool,
     ) -> None:
-        super().__init__(model.config, weights, native, model.device)
+        super().__init__(model.config, weights, native, description)
+        positions = cast(TokenCoding, description.tokens).positions
         self.head: Head = model.head
         self.max_length: int | None = model.max_length
         self._tokenizer = model.tokenizer
         self._fingerprint: str | None = None
-        self._longest = longest
+        self._longest = None if positions is None else len(positions)
         self._has_start = model.has_start
         self._draws_inside = draws_inside
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+import torch
 from torch import Tensor
 
 from linattn_core.decoder_spec import (
@@ -33,9 +34,11 @@ FORMAT, VERSION = "linattn decoder", "1"
 _WHOLE = "a whole file that export_decoder wrote"
 _SETTINGS = (
     "num_heads", "num_kv_heads", "head_dim", "feature_map", "eps", "activation", "norm_first",
-    "rotary_base", "window_size",
+    "num_features", "window_size",
 )  # fmt: skip
+_FREQUENCIES = "rotary_frequencies"
 _MATRICES = ("qkv", "out", "expand", "contract", "gate")
+_OF_HEADS = ("decay_logits", "decay_weight", "log_gamma", "query_map", "key_map")
 
 
 class DecoderFile(NamedTuple):
@@ -62,6 +65,8 @@ def write_decoder(
         elif value is not None:
             tensors[name] = value
 
+    if description.rotary_frequencies is not None:
+        tensors[_FREQUENCIES] = torch.tensor(description.rotary_frequencies, dtype=torch.float64)
     put("norm", description.norm)
     for index, layer in enumerate(description.layers):
         for part, value in vars(layer).items():
@@ -87,6 +92,7 @@ def _settings(description: DecoderDescription) -> dict[str, Any]:
     return {
         "num_layers": len(description.layers),
         **{name: getattr(description, name) for name in _SETTINGS},
+        "rotary": description.rotary_frequencies is not None,
         "hidden": first.expand.weight.shape[1],
         "gated": first.gate is not None,
         "norm_kind": "LayerNorm" if description.norm.centered else "RMSNorm",
@@ -113,8 +119,8 @@ def _text(value: Any) -> str:
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def read_decoder(file: Path) -> DecoderFile:
-    """The content of a file, after checks.
+def read_decoder(file: Path, device: torch.device) -> DecoderFile:
+    """The content of a file, after checks, its tensors on a device.
 
     Raises:
         FileNotFoundError, ValueError: no such file, or one that is damaged or of another kind.
@@ -125,6 +131,7 @@ def read_decoder(file: Path) -> DecoderFile:
         raise ValueError(expected(str(file), f"version {VERSION}", got, "update linattn-models"))
     weights = metadata.get("weights", "")
     one_of(f"{file}: weights", weights, WEIGHTS)
+    tensors = {name: x.to(device) for name, x in tensors.items()}
     try:
         tensors = restore_bits(tensors)
         description = _Reader(tensors, metadata).description()
@@ -156,7 +163,7 @@ class _Reader:
         count = int(read["num_layers"])
         if not 0 < count <= len(self._tensors):
             raise ValueError(f"num_layers {count}")
-        base = read["rotary_base"]
+        turns = self._tensors.pop(_FREQUENCIES) if read["rotary"] == "true" else None
         return DecoderDescription(
             layers=tuple(self._layer(f"layers.{index}.") for index in range(count)),
             norm=self._norm("norm"),
@@ -165,22 +172,20 @@ class _Reader:
             eps=_number(read["eps"]),
             activation=read["activation"],
             norm_first=read["norm_first"] == "true",
-            rotary_base=_number(base) if base else None,
+            rotary_frequencies=None if turns is None else tuple(turns.flatten().tolist()),
             tokens=self._tokens() if read["tokens"] == "true" else None,
             window_size=int(read["window_size"]),
         )
 
     def _layer(self, name: str) -> DecoderLayer:
         parts: dict[str, Any] = {part: self._affine(name + part) for part in _MATRICES[:-1]}
+        parts |= {part: self._tensors.pop(name + part, None) for part in _OF_HEADS}
         is_gated = self._metadata["gated"] == "true"
         return DecoderLayer(
             **parts,
             norm1=self._norm(f"{name}norm1"),
             norm2=self._norm(f"{name}norm2"),
             gate=self._affine(f"{name}gate") if is_gated else None,
-            decay_logits=self._tensors.pop(f"{name}decay_logits", None),
-            decay_weight=self._tensors.pop(f"{name}decay_weight", None),
-            log_gamma=self._tensors.pop(f"{name}log_gamma", None),
         )
 
     def _tokens(self) -> TokenCoding:

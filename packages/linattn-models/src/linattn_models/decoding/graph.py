@@ -44,7 +44,6 @@ Stepped = tuple[Tensor, Tensor | None]
 # The method `invert` of a head.
 Invert = Callable[[Tensor, Tensor, Tensor], Tensor]
 
-
 _one_recording = threading.Lock()
 
 

@@ -97,7 +97,7 @@ class Prompt:
 
     @property
     def owes_text(self) -> list[bool]:
-        """Whether each row begins as `TextParts` says: it continues a state without a prefix."""
+        """The `owes` of `TextParts` for each row: whether it continues a state without a prefix."""
         return [self.continues and not length for length in self.row_lengths.tolist()]
 
     @property
@@ -113,7 +113,7 @@ class Prompt:
     @property
     def tokens_before(self) -> Tensor:
         """(B,) int64 on the CPU, the tokens that the state of each row has read."""
-        return count_tokens(self.state, self.batch, self.has_start)
+        return _count_read_tokens(self.state, self.batch, self.has_start)
 
     @property
     def positions(self) -> int:
@@ -273,7 +273,7 @@ def _read_ends(
     room: int | None,
 ) -> Tensor:
     """The tokens (B,) of each whole sequence, on the CPU; an error if no row has room for all."""
-    before = count_tokens(state, len(known), source.has_start)
+    before = _count_read_tokens(state, len(known), source.has_start)
     needs_more = keeps_state and source.has_start  # a position, to read the last token
     longest = min((most for most in (source.longest, room) if most is not None), default=None)
     if max_new_tokens is not None:
@@ -348,7 +348,7 @@ def _too_long(
     return ValueError(expected(name, f"at most the model's {longest} positions", got))
 
 
-def count_tokens(state: DecodingState | None, batch: int, has_start: bool) -> Tensor:
+def _count_read_tokens(state: DecodingState | None, batch: int, has_start: bool) -> Tensor:
     """(B,) int64 on the CPU, the tokens that each row's state has read, without a start vector."""
     if state is None:
         return torch.zeros(batch, dtype=torch.int64)

@@ -27,8 +27,8 @@ class TextParts:
     Args:
         tokenizer: decodes.
         context: the last tokens before the first one, behind `UNKNOWN` where there are others.
-        owes: whether the text so far lacks a last character that may not be whole, as that of an
-            answer whose state is continued.
+        owes: whether the text so far leaves out its last character if that is not whole, as the
+            text of an answer does whose state is returned.
     """
 
     def __init__(self, tokenizer: Any, context: Sequence[int] = (), owes: bool = False) -> None:

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from linattn_core import (
+    FeatureMap,
     LinearAttentionState,
     get_feature_map,
     linear_attention,
@@ -34,7 +35,8 @@ from linattn_core.decoder_spec import (
     TokenCoding,
 )
 from linattn_core.errors import expected
-from linattn_models.attention.rotary import Rotation, rotate, rotation_at
+from linattn_core.feature_maps import Hedgehog
+from linattn_models.attention.rotary import Rotation, rotate, rotation_by
 from linattn_models.attention.window_states import WindowSlots, continue_windows, step_windows
 from linattn_models.basics.packing import Packing, last_of
 from linattn_models.state import FixedState, WindowCache, zero_states
@@ -88,8 +90,10 @@ class TorchStep:
         self.model: DecoderDescription = _copy(description, _PRODUCTS[weights])
         self.backend = backend
         self.device = description.device
-        # Kernels apply the map where there is no window.
-        self._map = get_feature_map(description.feature_map, description.head_dim)
+        self._frequencies: Tensor | None = None
+        if (turns := description.rotary_frequencies) is not None:
+            self._frequencies = torch.tensor(turns, dtype=torch.float64, device=self.device)
+        self._maps = [_map_of(self.model, layer) for layer in self.model.layers]
 
     @property
     def nbytes(self) -> int:
@@ -98,9 +102,7 @@ class TorchStep:
 
     def zeros(self, batch: int) -> tuple[FixedState, ...]:
         """The states before the first position."""
-        model = self.model
-        sizes = (len(model.layers), batch, model.num_kv_heads, model.head_dim)
-        return zero_states(*sizes, self.device, model.window_size, model.has_gated_decay)
+        return zero_states(len(self.model.layers), self.model.state_shapes(batch), self.device)
 
     def step(self, inputs: Tensor, position: Tensor, states: Sequence[DecoderState]) -> Tensor:
         """One input of each row, at positions (B,); updates the states in place.
@@ -172,8 +174,7 @@ class TorchStep:
         return _normalize(x, self.model.norm)
 
     def _rotation(self, positions: Tensor) -> Rotation | None:
-        base = self.model.rotary_base
-        return None if base is None else rotation_at(positions, self.model.head_dim, base)
+        return None if self._frequencies is None else rotation_by(positions, self._frequencies)
 
     def _step_sums(
         self,
@@ -186,7 +187,7 @@ class TorchStep:
         query, key, value = self._split(projected, rotation)  # (B, H or H_kv, D) each
         state = cast(LinearAttentionState, states[index])
         attended, _ = linear_attention_step(
-            query, key, value, state, inplace=True, **self._settings(log_decay)
+            query, key, value, state, inplace=True, **self._settings(index, log_decay)
         )
         return attended.flatten(1)
 
@@ -219,7 +220,7 @@ class TorchStep:
             cu_seqlens=None if packing is None else packing.cu_seqlens,
             initial_state=None if past is None else cast(LinearAttentionState, past[index]),
             return_state=True,
-            **self._settings(_of_prompts(log_decay, prompts.rows)),
+            **self._settings(index, _of_prompts(log_decay, prompts.rows)),
         )
         prompts.after.append(state)
         return attended.transpose(1, 2).flatten(2).flatten(0, 1)
@@ -260,11 +261,11 @@ class TorchStep:
             query, key = rotate(query, rotation), rotate(key, rotation)
         return query, key, value
 
-    def _settings(self, log_decay: Tensor | None) -> dict[str, Any]:
+    def _settings(self, index: int, log_decay: Tensor | None) -> dict[str, Any]:
         """The arguments of the operator in a layer."""
         model = self.model
         return {
-            "feature_map": model.feature_map,
+            "feature_map": self._maps[index],
             "log_decay": log_decay,
             "enable_gqa": model.num_kv_heads != model.num_heads,
             "eps": model.eps,
@@ -274,11 +275,21 @@ class TorchStep:
     def _window_settings(self, index: int, log_decay: Tensor | None) -> dict[str, Any]:
         """The arguments of attention with a window in a layer."""
         return {
-            "feature_map": self._map,
+            "feature_map": self._maps[index],
             "log_gamma": self.model.layers[index].log_gamma,
             "log_decay": log_decay,
             "backend": self.backend,
         }
+
+
+def _map_of(model: DecoderDescription, layer: DecoderLayer) -> FeatureMap:
+    """The feature map of a layer."""
+    query, key = layer.query_map, layer.key_map
+    if query is None or key is None:
+        return get_feature_map(model.feature_map, model.head_dim)
+    phi = Hedgehog(model.head_dim, model.num_features, len(query), len(key))
+    phi.query_weight, phi.key_weight = (nn.Parameter(x, requires_grad=False) for x in (query, key))
+    return phi
 
 
 def _normalize(x: Tensor, norm: Norm) -> Tensor:
@@ -346,7 +357,7 @@ def _embed_prompts(coding: TokenCoding, tokens: Tensor, begins: bool) -> Tensor:
 def _copy(part: Any, dtype: torch.dtype) -> Any:
     """A part of a model with copied tensors: the layers' matrices and their biases in `dtype`.
 
-    Norms, the coding of tokens, decays and `log_gamma` stay in float32.
+    Norms, the coding of tokens, decays, `log_gamma` and learned maps stay in float32.
     """
     if isinstance(part, Tensor):
         # The copy keeps strides: BLAS reads a transposed matrix equally fast.

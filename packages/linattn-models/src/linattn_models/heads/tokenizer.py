@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -70,35 +71,22 @@ class CharacterTokenizer:
             ValueError: a token without a character.
             TypeError: not a list of integers.
         """
-        places = int_list("tokens", tokens)
-        for place in places:
-            if not 0 <= place < len(self):
-                raise ValueError(expected("tokens", f"some of 0..{len(self) - 1}", place))
-        return "".join(self.characters[place] for place in places)
+        return "".join(self.characters[place] for place in _read_below(len(self), tokens))
 
     def to_str(self) -> str:
         """The content of the file that it is saved in."""
         return json.dumps({"characters": self.characters}) + "\n"
 
 
+@dataclass(frozen=True)
 class ByteTokenizer:
     """One token for each byte of UTF-8, 256 in all: for every text, and every file.
 
-    tokenizer = ByteTokenizer()
-    tokenizer.encode("é")      # [195, 169]; of bytes, the same numbers
+    `encode("é")` returns [195, 169].
     """
 
     def __len__(self) -> int:
         return 256
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ByteTokenizer)
-
-    def __hash__(self) -> int:
-        return hash(ByteTokenizer)
-
-    def __repr__(self) -> str:
-        return "ByteTokenizer()"
 
     def encode(self, text: str | bytes) -> list[int]:
         """The bytes of a text, or of bytes, which need not be UTF-8.
@@ -119,11 +107,7 @@ class ByteTokenizer:
             ValueError: a token that is not a byte.
             TypeError: not a list of integers.
         """
-        values = int_list("tokens", tokens)
-        for value in values:
-            if not 0 <= value < len(self):
-                raise ValueError(expected("tokens", "some of 0..255", value))
-        return bytes(values)
+        return bytes(_read_below(len(self), tokens))
 
     def to_str(self) -> str:
         """The content of the file that it is saved in."""
@@ -131,6 +115,15 @@ class ByteTokenizer:
 
 
 _OWN = (ByteTokenizer, CharacterTokenizer)
+
+
+def _read_below(size: int, tokens: Iterable[int]) -> list[int]:
+    """The tokens of a vocabulary of this size."""
+    numbers = int_list("tokens", tokens)
+    for number in numbers:
+        if not 0 <= number < size:
+            raise ValueError(expected("tokens", f"some of 0..{size - 1}", number))
+    return numbers
 
 
 def _to_utf8(text: str) -> bytes:

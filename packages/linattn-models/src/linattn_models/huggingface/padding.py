@@ -88,7 +88,7 @@ def check_no_padding_behind(mask: Tensor | None) -> None:
         check_left_padded(mask[:, -1:].bool() | ~mask.bool().any(1, keepdim=True))
 
 
-def check_prompts(mask: Tensor | None) -> None:
+def check_prompts_left_padded(mask: Tensor | None) -> None:
     """As `check_left_padded`; refuses rows of padding alone too, which have no last token."""
     if mask is not None and mask.ndim == 2 and not mask[:, -1].all():
         empty = ~mask.bool().any(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -20,7 +21,7 @@ from linattn_models.attention import (
     SoftmaxMixer,
     build_mixer,
 )
-from linattn_models.attention.rotary import Rotation
+from linattn_models.attention.rotary import Rotation, frequencies_of
 from linattn_models.basics.initialization import bound_residual_stream, spread_queries_and_keys
 from linattn_models.basics.packing import Packing, last_of
 from linattn_models.layers.config import TransformerConfig
@@ -163,12 +164,11 @@ class Block(nn.Module):
         if self.activation not in ACTIVATIONS.values():
             wanted = f"that of one of {', '.join(map(repr, ACTIVATIONS))}"
             raise CannotCompile(expected("the activation of a block", wanted, self.activation))
-        if self.rotary_base is not None and self.rotary_scaling is not None:
-            wanted, advice = "none for a compiled block", "decode eagerly"
-            raise CannotCompile(expected("rotary_scaling", wanted, self.rotary_scaling, advice))
         qkv, out = self.mixer.describe()
         mixer = cast(LinearMixer, self.mixer)
         decay, log_gamma = mixer.decay, mixer.log_gamma
+        maps = mixer.describe_maps()
+        query_map, key_map = (None if x is None else description.numbers(x, "a map") for x in maps)
         return DecoderLayer(
             qkv,
             out,
@@ -186,6 +186,8 @@ class Block(nn.Module):
             log_gamma=None
             if log_gamma is None
             else description.numbers(log_gamma, "a window's log_gamma"),
+            query_map=query_map,
+            key_map=key_map,
         )
 
     def settings(self) -> dict[str, Any]:
@@ -195,13 +197,19 @@ class Block(nn.Module):
             "num_heads": mixer.num_heads,
             "num_kv_heads": mixer.num_kv_heads,
             "head_dim": mixer.head_dim,
-            "feature_map": mixer.feature_map.pointwise,
+            "feature_map": mixer.feature_map.pointwise or "hedgehog",
             "eps": mixer.eps,
             "activation": _DESCRIBED[self.activation],
             "norm_first": self.norm_first,
-            "rotary_base": self.rotary_base,
+            "rotary_frequencies": self._frequencies(),
             "window_size": mixer.window_size,
         }
+
+    def _frequencies(self) -> tuple[float, ...] | None:
+        if self.rotary_base is None:
+            return None
+        arguments = self.mixer.head_dim, self.rotary_base, self.rotary_scaling
+        return tuple(frequencies_of(*arguments, torch.device("cpu")).tolist())
 
     def _initialize(self, config: TransformerConfig) -> None:
         compared = self.mixer.qkv.weight[: self.mixer.num_compared]

@@ -131,7 +131,7 @@ class _Described:
 def _load_file(
     path: Path, backend: str, device: torch.device
 ) -> CompiledDecoder | CompiledTransformer:
-    description, weights, metadata = read_decoder(path)
+    description, weights, metadata = read_decoder(path, device)
     config = json_object(metadata.get("config", "").encode(), f"{path}: config")
     kind = str(config.get("model"))
     one_of(f"{path}: the model", kind, [x.__name__ for x in _SHIPPED])

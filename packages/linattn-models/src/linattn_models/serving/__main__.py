@@ -54,9 +54,9 @@ class Flags:
     api_key: str | None = None
     """What clients have to send as a bearer token; @FILE reads it from a file."""
     allowed_origin: tuple[str, ...] = ()
-    """Whose pages may ask, in browsers, such as https://example.org; "*": all."""
+    """Sites whose pages may send requests from browsers, such as https://example.org; "*": all."""
     root_path: str = ""
-    """The path under which a proxy serves all this, and which it takes off."""
+    """The prefix under which a proxy serves all this, and which it removes."""
     log_level: Literal["error", "warning", "info"] = "info"
     """What stderr shows; info: a line for each answer, too."""
 

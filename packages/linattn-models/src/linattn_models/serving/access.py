@@ -35,7 +35,7 @@ class KeyCheck(AuthenticationBackend):
         if conn.scope["path"].removeprefix(conn.scope.get("root_path", "")) in _OPEN:
             return
         scheme, _, key = conn.headers.get("authorization", "").partition(" ")
-        is_right = compare_digest(_digest(key.strip().encode("latin-1")), self._digest)
+        is_right = compare_digest(_digest(key.strip(" ").encode("latin-1")), self._digest)
         if scheme.lower() != "bearer" or not is_right:
             raise AuthenticationError
 

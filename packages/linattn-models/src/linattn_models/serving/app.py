@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -43,14 +43,13 @@ from linattn_models.serving.fields import (
 )
 from linattn_models.serving.limits import BodyLimits, BodyReader
 from linattn_models.serving.metrics import Metrics, StatusCounter, Watch
-from linattn_models.serving.responses import CompletionResponse, refusal
+from linattn_models.serving.responses import STOPS, CompletionResponse, refusal
 from linattn_models.serving.states import StateStore, write_bytes
 
 # Names of fields of the batch's requests, and those of a body that they come from.
 _FIELDS = {"length": "max_tokens", "text": "prompt", "stop_strings": "stop"}
 # States that are kept, and their bytes: a cache of softmax attention can be large.
 _KEPT_STATES, _KEPT_BYTES = 256, 1 << 30
-_STOPS = "The server stops."
 # A page on which a text is continued.
 PAGE = Path(__file__).with_name("page.html")
 
@@ -87,8 +86,8 @@ def create_app(
         chat: the template of chats; by default one line for each message.
         api_key: what clients have to send as `Authorization: Bearer KEY`; others get 401 for all
             but / and /health.
-        allowed_origins: of the pages of other servers that may ask, such as "https://example.org";
-            "*" for all.
+        allowed_origins: sites whose pages may send requests from browsers, such as
+            "https://example.org"; "*" for all.
         page: the file that answers GET /.
         most_bytes: of a request's body; larger ones are answered by 413.
         most_unfinished: bytes of all bodies that are not whole yet; more are answered by 503.
@@ -208,38 +207,36 @@ def _add_refusals(app: FastAPI) -> None:
 
 def _add_completions(app: FastAPI, service: _Service, stall: float, template: ChatTemplate) -> None:
     """Completions, and the states that they end in."""
-    # Its own thread, because all that there are would wait for a template that takes long.
+    # A thread of its own: a slow template would hold up those that read other requests.
     rendering = ThreadPoolExecutor(1, "linattn-chat")
 
     @app.post("/v1/completions", response_model=None)
     async def complete(fields: CompletionFields) -> Response:
-        if fields.model not in (None, service.name):
-            return service.refuse_model(fields.model)
         names = _FIELDS if fields.state_bytes is None else _FIELDS | {"state": "state_bytes"}
-        return await answer(fields, run_in_threadpool(service.read, fields), names)
+        return await answer(fields, partial(run_in_threadpool, service.read, fields), names)
 
     @app.post("/v1/chat/completions", response_model=None)
     async def answer_chat(fields: ChatFields) -> Response:
-        if fields.model not in (None, service.name):
-            return service.refuse_model(fields.model)
         names = _FIELDS | {"text": "messages", "prompt": "messages"}
-        return await answer(fields, read_chat(fields), names)
+        return await answer(fields, partial(read_messages, fields), names)
 
-    async def read_chat(fields: ChatFields) -> tuple[list[Request], ChatCompletion]:
-        render = partial(render_chat, fields, template, service.batch)
-        render = partial(render, most_prompt=service.most_prompt)
+    async def read_messages(fields: ChatFields) -> tuple[list[Request], ChatCompletion]:
+        most = service.most_prompt
+        render = partial(render_chat, fields, template, service.batch, most_prompt=most)
         text = await asyncio.get_running_loop().run_in_executor(rendering, render)
         return await run_in_threadpool(service.read_chat, fields, template, text)
 
     async def answer(
         fields: CompletionFields | ChatFields,
-        reading: Awaitable[tuple[list[Request], Completion | ChatCompletion]],
+        read: Callable[[], Awaitable[tuple[list[Request], Completion | ChatCompletion]]],
         names: Mapping[str, str],
     ) -> Response:
+        if fields.model not in (None, service.name):
+            return service.refuse_model(fields.model)
         watch = Watch(service.metrics)
         try:
             # Other clients are answered while a long text is encoded or a state is read.
-            requests, completion = await reading
+            requests, completion = await read()
             stream = await service.engine.submit(requests)
         except (ValueError, TypeError) as error:
             return refusal(400, *_message_and_field(error, names))
@@ -248,8 +245,8 @@ def _add_completions(app: FastAPI, service: _Service, stall: float, template: Ch
             message = expected("the queue", wanted, service.engine.num_waiting, "retry")
             return refusal(503, message, Retry_After="1")
         except Stopped:
-            return refusal(503, _STOPS, Retry_After="10")
-        watch.read(completion.prompt_tokens)
+            return refusal(503, STOPS, Retry_After="10")
+        watch.add_prompts(completion.prompt_tokens)
         tells_usage = bool(fields.stream_options.include_usage)
         return CompletionResponse(stream, completion, watch, fields.stream, tells_usage, stall)
 
@@ -290,7 +287,7 @@ def _add_reports(app: FastAPI, service: _Service, page: Path) -> None:
     @app.api_route("/health", methods=methods, response_model=None)
     async def tell_health() -> Response:
         if not service.engine.is_alive:
-            return refusal(503, _STOPS)
+            return refusal(503, STOPS)
         return Response('{"status":"ok"}', media_type="application/json")
 
     @app.get("/metrics", response_model=None)

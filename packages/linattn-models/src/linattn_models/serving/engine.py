@@ -36,9 +36,8 @@ class Stream:
     def __init__(self, engine: Engine, requests: Sequence[Request]) -> None:
         self.loop = asyncio.get_running_loop()
         self.requests = requests
-        self.first: dict[
-            int, int
-        ] = {}  # the first sequence of each request, by its id in the batch
+        # The first sequence of each request, by its id in the batch.
+        self.first: dict[int, int] = {}
         self.added: asyncio.Future[None] = self.loop.create_future()
         self._engine = engine
         self._left = sum(request.sampling.n for request in requests)

@@ -41,7 +41,7 @@ _OFF: dict[str, tuple[Any, ...]] = {
     "function_call": ("none",),
     "functions": ([],),
     "logit_bias": ({},),
-    "logprobs": (False,),  # of completions: a number is supported, as for chats
+    "logprobs": (False,),  # in completions, which take a number
     "modalities": (["text"],),
     "presence_penalty": (0,),
     "response_format": ({"type": "text"},),
@@ -102,6 +102,11 @@ class _Fields(BaseModel):
     stop: String | Strings = ""
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
+
+    @property
+    def stop_strings(self) -> list[str]:
+        """The texts of `stop`."""
+        return [self.stop] if isinstance(self.stop, str) and self.stop else [*self.stop]
 
     @model_validator(mode="before")
     @classmethod
@@ -205,7 +210,6 @@ def read_chat(
         longest = batch.decoder.longest
         room = _MOST_ANSWER if longest is None else longest - len(prompt)
         length = max(1, min(room, _MOST_ANSWER))
-    strings = [fields.stop] if isinstance(fields.stop, str) and fields.stop else fields.stop
     tokens = [fields.stop_tokens] if isinstance(fields.stop_tokens, int) else fields.stop_tokens
     find = getattr(tokenizer, "token_to_id", lambda text: None)  # one of characters has no end
     end = find(template.tokens.get("eos_token", ""))
@@ -217,7 +221,7 @@ def read_chat(
         logprobs=fields.top_logprobs if fields.logprobs else None,
     )
     # Not checked again: those of the template come in addition to the most that a client may send.
-    return completion.model_copy(update={"stop": [*strings, *template.stop_strings]})
+    return completion.model_copy(update={"stop": [*fields.stop_strings, *template.stop_strings]})
 
 
 def read_fields(
@@ -251,7 +255,6 @@ def read_fields(
     state = None if fields.state is None else states.get(fields.state)
     if fields.state_bytes is not None:
         state = read_bytes(_decode(fields.state_bytes)).to(batch.decoder.device)
-    strings = [fields.stop] if isinstance(fields.stop, str) and fields.stop else fields.stop
     return [
         Request(
             row,
@@ -260,7 +263,7 @@ def read_fields(
             fields.stop_tokens,
             state,
             fields.return_state,
-            strings or None,
+            fields.stop_strings or None,
             fields.logprobs,
         )
         for row in rows

@@ -53,9 +53,9 @@ class Watch:
         self._began = time.perf_counter()
         self._last: float | None = None
 
-    def read(self, prompt_tokens: int) -> None:
-        """Counts the prompts of requests that are taken."""
-        self._metrics.prompt.inc(prompt_tokens)
+    def add_prompts(self, tokens: int) -> None:
+        """Counts the tokens of prompts."""
+        self._metrics.prompt.inc(tokens)
 
     def add(self, outputs: list[Output]) -> None:
         """Counts outputs."""
@@ -72,7 +72,7 @@ class Watch:
                 self._metrics.ended.labels(output.finish_reason).inc()
 
     def end(self, aborted: int) -> None:
-        """Counts the answer, and its sequences that nobody reads to their end."""
+        """Counts the answer, or its sequences that nobody reads to their end."""
         if aborted:
             self._metrics.ended.labels("abort").inc(aborted)
         else:
@@ -80,7 +80,7 @@ class Watch:
 
 
 class StatusCounter:
-    """Counts the status of each answer; 499 for clients that went before there was one.
+    """Counts the status of each answer; 499 where the client disconnected before it.
 
     Args:
         app: what answers.

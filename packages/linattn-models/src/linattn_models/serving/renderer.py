@@ -1,8 +1,8 @@
 """Renders the templates of chats, in a process of its own that `chat` starts.
 
 A template comes with a model of somebody else. Its values can double with each line, and a single
-operation can take hours, so the system limits the process. It reads a line of JSON for each text,
-and answers with one.
+operation can take hours, so the operating system limits the process. It reads a line of JSON for
+each text, and answers with one.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _render(source: str, values: dict[str, Any] | None, most: int) -> str:
 
 @lru_cache(maxsize=8)
 def _compile(source: str) -> Template:
-    """Reads no private attributes, and changes no values."""
+    """A template that reads no private attributes and changes no values."""
     loops = "jinja2.ext.loopcontrols"
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loops]

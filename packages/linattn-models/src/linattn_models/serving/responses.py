@@ -20,6 +20,7 @@ _HEADERS = [
     (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),  # proxies such as nginx would wait for more
 ]
+STOPS = "The server stops."
 
 
 def refusal(status: int, message: str, field: str | None = None, **headers: str) -> JSONResponse:
@@ -81,7 +82,7 @@ class CompletionResponse(Response):
                 self._watch.add(new)
                 outputs += new
         except Stopped:
-            await refusal(503, "The server stops.")(scope, receive, send)
+            await refusal(503, STOPS)(scope, receive, send)
             return
         await JSONResponse(self._completion.whole(outputs))(scope, receive, send)
 
@@ -90,16 +91,16 @@ class CompletionResponse(Response):
         try:
             while new := await self._stream.read():
                 self._watch.add(new)
-                await self._send_events_of(send, *map(json.dumps, self._completion.parts(new)))
+                await self._send_data(send, *map(json.dumps, self._completion.parts(new)))
             if self._tells_usage:
-                await self._send_events_of(send, json.dumps(self._completion.end()))
-            await self._send_events_of(send, "[DONE]")
+                await self._send_data(send, json.dumps(self._completion.end()))
+            await self._send_data(send, "[DONE]")
         except Stopped:
-            error = _describe_error(503, "The server stops.")
-            await self._send_events_of(send, json.dumps(error))
+            error = _describe_error(503, STOPS)
+            await self._send_data(send, json.dumps(error))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _send_events_of(self, send: Send, *contents: str) -> None:
+    async def _send_data(self, send: Send, *contents: str) -> None:
         body = "".join(f"data: {content}\n\n" for content in contents).encode()
         async with asyncio.timeout(self._stall):
             await send({"type": "http.response.body", "body": body, "more_body": True})

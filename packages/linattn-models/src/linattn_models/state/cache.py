@@ -142,26 +142,15 @@ def move_layer(layer: Layer, *args: Any, **kwargs: Any) -> Layer:
 
 
 def zero_states(
-    layers: int,
-    batch: int,
-    heads: int,
-    head_dim: int,
-    device: torch.device,
-    window: int = 0,
-    gated: bool = False,
+    layers: int, shapes: Sequence[tuple[int, ...]], device: torch.device
 ) -> tuple[FixedState, ...]:
-    """The states of fixed size before the first position, float32, one per layer; F = D.
+    """The states of fixed size before the first position, float32, one per layer.
 
     Args:
-        gated: whether the decay of a position depends on its input.
+        shapes: of the tensors of a layer, as `DecoderDescription.state_shapes` has them.
     """
-
-    places: dict[str, Any] = {"dtype": torch.float32, "device": device}
-
-    def zeros() -> FixedState:
-        if window:
-            sizes = (batch, heads, window, head_dim, head_dim)
-            return WindowCache.zeros(*sizes, gated=gated, **places)
-        return LinearAttentionState.zeros(batch, heads, head_dim, head_dim, **places)
-
-    return tuple(zeros() for _ in range(layers))
+    kind: type[FixedState] = WindowCache if len(shapes) > 2 else LinearAttentionState
+    return tuple(
+        kind(*(torch.zeros(shape, dtype=torch.float32, device=device) for shape in shapes))
+        for _ in range(layers)
+    )

@@ -207,8 +207,10 @@ class DecodingState:
         tensors = {"position": self.cursor.rows(self.batch)}
         if self.parameters is not None:
             tensors["parameters"] = self.parameters
-        if self.recent is not None:
-            tensors["recent"] = self.recent
+            # Values of pixels may be above the number of parameters, and have no text.
+            levels, recent = self.parameters.shape[1], self.recent
+            if recent is not None and not (recent >= levels).any():
+                tensors["recent"] = recent
         for index, layer in enumerate(self.layers):
             for name, x in named_tensors(layer).items():
                 tensors[f"layers.{index}.{name}"] = x

@@ -226,11 +226,11 @@ def compute_digest(tensors: Mapping[str, Tensor]) -> str:
 
 def separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors contiguous and in memory of their own, as safetensors takes them."""
-    separate: dict[str, Tensor] = {}
+    own: dict[str, Tensor] = {}
     seen: set[tuple[torch.device, int]] = set()
     for name, x in tensors.items():
         memory = x.device, x.untyped_storage().data_ptr()
         dense = x.detach().contiguous()
-        separate[name] = dense.clone() if memory in seen else dense
+        own[name] = dense.clone() if memory in seen else dense
         seen.add(memory)
-    return separate
+    return own
