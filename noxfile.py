@@ -217,8 +217,11 @@ def demo(session: nox.Session) -> None:
 def web(session: nox.Session) -> None:
     """Compile the decoder for browsers and lay a page of two models beside it: build/web/."""
     packages = [package for package in PACKAGES if package.name in DEMO]
-    install_packages(session, "ziglang", packages=packages)
+    install_packages(session, "ziglang", "pytest", "hypothesis", packages=packages)
     session.run("python", str(Path("apps", "browser", "build.py")), *session.posargs)
+    session.run(
+        "python", "-m", "pytest", "-m", "", str(Path("tests", "library", "test_browser.py"))
+    )
 
 
 @nox.session
