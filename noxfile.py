@@ -96,6 +96,13 @@ WHEEL_TESTS = (
     "tests/contract/test_minimum.py", "tests/contract/test_oracle.py::test_within_budget",
     "tests/cpu/test_instruction_sets.py", "tests/models/decoding/test_native_decoder.py",
 )  # fmt: skip
+# The models of the page, by their names there and the applications that have them.
+WEB_MODELS = {"digits.linattn": "pixel_generation", "text.linattn": "text_generation"}
+EXPORT = (
+    "import sys\n"
+    "from linattn_models import export_decoder, load\n"
+    "export_decoder(load(sys.argv[1]), sys.argv[2], 'int8')\n"
+)
 # Prints a CPython's ABI and whether modules can be compiled for it, from 3.11 on; fails elsewhere.
 ASK_INTERPRETER = (
     "import os, sys, sysconfig\n"
@@ -218,10 +225,17 @@ def web(session: nox.Session) -> None:
     """Compile the decoder for browsers and lay a page of two models beside it: build/web/."""
     packages = [package for package in PACKAGES if package.name in DEMO]
     install_packages(session, "ziglang", "pytest", "hypothesis", packages=packages)
-    session.run("python", str(Path("apps", "browser", "build.py")), *session.posargs)
-    session.run(
-        "python", "-m", "pytest", "-m", "", str(Path("tests", "library", "test_browser.py"))
-    )
+    folder = ROOT / "build" / "web"
+    folder.mkdir(parents=True, exist_ok=True)
+    session.log("compiling liblinattn for WebAssembly, a minute the first time")
+    session.run("python", "packages/linattn-cpu/wasm.py", str(folder / "linattn.wasm"))
+    for file in (ROOT / "apps" / "browser").iterdir():
+        if file.name != "README.md":
+            shutil.copy(file, folder)
+    for name, app in WEB_MODELS.items():
+        session.run("python", "-c", EXPORT, f"apps/{app}/pretrained", str(folder / name))
+    session.run("python", "-m", "pytest", "-m", "", "tests/library/test_browser.py")
+    session.log(f"python -m http.server -d {folder.relative_to(ROOT)}")
 
 
 @nox.session

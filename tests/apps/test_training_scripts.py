@@ -53,7 +53,11 @@ def test_a_run_is_not_overwritten_nor_resumed_as_another(
 
 @pytest.mark.parametrize(
     ("app", "rate"),
-    [("copy_task", "1e20"), ("pixel_generation", "1e12"), ("text_generation", "1e12")],
+    [
+        ("copy_task", "1e20"),
+        ("pixel_generation", "1e12"),
+        ("text_generation", "1e12 --attention window"),
+    ],
 )
 def test_a_loss_that_is_not_finite_is_reported(app: str, rate: str, tmp_path: Path) -> None:
     flags = "--preset smoke --steps 1 --schedule constant --optimizer adam --warmup-steps 0"

@@ -49,7 +49,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return BUILT
     if importlib.util.find_spec("ziglang") is None:
         pytest.skip("ziglang is not installed: run nox -s web")
-    spec = importlib.util.spec_from_file_location("build_page", APP / "build.py")
+    spec = importlib.util.spec_from_file_location("wasm", NATIVE.parent / "wasm.py")
     assert spec is not None and spec.loader is not None
     build = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(build)
