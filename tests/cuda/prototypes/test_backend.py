@@ -14,7 +14,7 @@ from linattn_core import LinearAttentionState, backends, explain, linear_attenti
 from linattn_core.calls import AttentionCall, StepCall
 from linattn_cuda import device
 from linattn_cuda.device import Gpu
-from linattn_cuda.prototypes import LADDER, Rung, backend
+from linattn_cuda.prototypes import LADDER, Rung, ladder
 from linattn_cuda.prototypes.backend import CupyBackend
 from linattn_cuda.prototypes.ladder import find_refusal
 
@@ -92,7 +92,7 @@ def test_tensors_of_another_device_are_refused_without_starting_cuda(
 @pytest.fixture
 def old_gpu(monkeypatch: pytest.MonkeyPatch) -> torch.device:
     """Of compute capability 7.5, with 64 KiB of shared memory a block."""
-    monkeypatch.setattr(backend, "find_fault", lambda: None)
+    monkeypatch.setattr(ladder, "find_fault", lambda: None)
     monkeypatch.setattr(device, "gpu_of", lambda on: Gpu("a GPU", (7, 5), 40, 64 << 10))
     return torch.device("cuda")
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from linattn_core.calls import AttentionCall, Output
 from linattn_core.checks import check_attention
 from linattn_core.errors import quote
-from linattn_core.native import address_and_strides
+from linattn_core.native import address_and_strides, new_output
 from linattn_core.pointwise import POINTWISE
 from linattn_cuda import _native, device
 
@@ -36,33 +36,34 @@ _CHUNK_THREADS = 128
 _SHORTEST_SEGMENT = 512
 _BLOCKS_PER_MULTIPROCESSOR = 4
 ELSEWHERE = 'pass backend="auto"'
-
-
-class Tensor4(ctypes.Structure):
-    """`linattn::Tensor4`: an address, and strides in elements."""
-
-    _fields_ = [
-        ("data", ctypes.c_void_p), ("batch", ctypes.c_longlong), ("head", ctypes.c_longlong),
-        ("position", ctypes.c_longlong), ("dim", ctypes.c_longlong),
-    ]  # fmt: skip
+# What every rung takes of these fields of a call.
+_ALONE = {
+    "is_causal": True, "normalize": True, "requires_grad": False, "return_state": False,
+    "return_normalizer": False, "attn_mask": None, "key_lengths": None, "cu_seqlens": None,
+    "initial_state": None, "log_decay": None,
+}  # fmt: skip
 
 
 class Arguments(ctypes.Structure):
-    """`linattn::prototypes::Call`, which every kernel of the ladder takes by value."""
+    """`linattn::prototypes::Call`; a tensor is its address, and its strides in elements."""
 
     _fields_ = [
-        ("query", Tensor4), ("key", Tensor4), ("value", Tensor4), ("out", Tensor4),
-        ("normalizer", ctypes.c_void_p), ("sums", ctypes.c_void_p),
-        ("heads", ctypes.c_longlong), ("length", ctypes.c_longlong),
-        ("segment", ctypes.c_longlong), ("dim", ctypes.c_int), ("value_dim", ctypes.c_int),
-        ("map", ctypes.c_int), ("eps", ctypes.c_float),
-    ]  # fmt: skip
+        *((name, ctypes.c_longlong * 5) for name in ("query", "key", "value", "out")),
+        *((name, ctypes.c_void_p) for name in ("normalizer", "sums")),
+        *((name, ctypes.c_longlong) for name in ("heads", "length", "segment")),
+        *((name, ctypes.c_int) for name in ("dim", "value_dim", "map")),
+        ("eps", ctypes.c_float),
+    ]
 
 
-@dataclass(frozen=True)
-class Problem:
-    """The sizes of a call: heads of all sequences, N, D and M in whole tiles of 16, positions that
-    one block walks where the sequence is split, and bytes of a number.
+class Problem(NamedTuple):
+    """The sizes of a call.
+
+    Attributes:
+        blocks: heads of all sequences.
+        length, dim, value_dim: N, D and M, the widths in whole tiles of 16.
+        segment: positions that one block walks where the sequence is split.
+        itemsize: bytes of a number.
     """
 
     blocks: int
@@ -98,9 +99,9 @@ class Problem:
         return 2 * (2 * CHUNK * (self.dim + 8) + (CHUNK + self.dim) * (self.value_dim + 8))
 
     @property
-    def raw_bytes(self) -> int:
-        """A chunk as it lies in global memory."""
-        return CHUNK * (2 * self.dim + self.value_dim) * self.itemsize
+    def two_chunks(self) -> int:
+        """The same, and the next chunk as it lies in global memory."""
+        return self.tile_bytes + CHUNK * (2 * self.dim + self.value_dim) * self.itemsize
 
 
 def pad_width(dim: int) -> int:
@@ -117,39 +118,26 @@ class Launch(NamedTuple):
     shared: int
 
 
-def _plan_recurrent(problem: Problem) -> list[Launch]:
+def _plan_recurrent(x: Problem) -> list[Launch]:
     """A block a head, a thread a value."""
-    threads = -(-(problem.value_dim + 1) // 32) * 32
-    return [Launch("recurrent", (problem.blocks, 1), threads, 4 * (2 * problem.dim + 1))]
+    threads = -(-(x.value_dim + 1) // 32) * 32
+    return [Launch("recurrent", (x.blocks, 1), threads, 4 * (2 * x.dim + 1))]
 
 
-def _plan_chunked(problem: Problem) -> list[Launch]:
+def _plan_chunked(x: Problem) -> list[Launch]:
     """Wide rows take shorter chunks."""
-    dim, value_dim = problem.dim, problem.value_dim
-    chunk = 16 if dim + value_dim > 128 else 32
-    numbers = chunk * (2 * (dim + 1) + value_dim + 1 + chunk) + dim * (value_dim + 1)
-    return [Launch("chunked", (problem.blocks, 1), 256, 4 * numbers)]
+    chunk = 16 if x.dim + x.value_dim > 128 else 32
+    numbers = chunk * (2 * (x.dim + 1) + x.value_dim + 1 + chunk) + x.dim * (x.value_dim + 1)
+    return [Launch("chunked", (x.blocks, 1), 256, 4 * numbers)]
 
 
-def _plan_tensor_cores(problem: Problem) -> list[Launch]:
-    """A block a head, whose state and chunk lie in shared memory."""
-    return [Launch("tensor_cores", (problem.blocks, 1), _CHUNK_THREADS, problem.tile_bytes)]
-
-
-def _plan_overlapped(problem: Problem) -> list[Launch]:
-    """The same, beside the next chunk as it arrives."""
-    shared = problem.tile_bytes + problem.raw_bytes
-    return [Launch("overlapped", (problem.blocks, 1), _CHUNK_THREADS, shared)]
-
-
-def _plan_split(problem: Problem) -> list[Launch]:
+def _plan_split(x: Problem) -> list[Launch]:
     """A block a segment: sums of all but the last, states before each, outputs."""
-    blocks, segments = problem.blocks, problem.segments
-    shared = problem.tile_bytes + problem.raw_bytes
-    sums = Launch("segment_sums", (blocks, segments - 1), _CHUNK_THREADS, shared)
-    starts = Launch("segment_starts", (blocks, -(-problem.state_numbers // 256)), 256, 0)
-    outputs = Launch("segment_outputs", (blocks, segments), _CHUNK_THREADS, shared)
-    return [sums, starts, outputs] if segments > 1 else [starts, outputs]
+    before = (x.blocks, x.segments - 1)
+    sums = Launch("segment_sums", before, _CHUNK_THREADS, x.two_chunks)
+    starts = Launch("segment_starts", (x.blocks, -(-x.state_numbers // 256)), 256, 0)
+    outputs = Launch("segment_outputs", (x.blocks, x.segments), _CHUNK_THREADS, x.two_chunks)
+    return [sums, starts, outputs] if x.segments > 1 else [starts, outputs]
 
 
 @dataclass(frozen=True)
@@ -159,7 +147,6 @@ class Rung:
     Attributes:
         name: of the rung, and of its file under `kernels/`.
         idea: what it adds to the one below, in a sentence; its file says more.
-        kernels: templates of the file, in the order of their launch.
         plan: the launches that a problem takes.
         capability: the oldest GPU that it is compiled for.
         keeps: dtypes whose accuracy it keeps; others run, with that of bfloat16.
@@ -167,7 +154,6 @@ class Rung:
 
     name: str
     idea: str
-    kernels: tuple[str, ...]
     plan: Callable[[Problem], list[Launch]]
     capability: tuple[int, int]
     keeps: tuple[torch.dtype, ...]
@@ -176,6 +162,11 @@ class Rung:
     def source(self) -> Path:
         """The file that holds the rung's kernels, and the words that explain them."""
         return KERNELS / f"{self.name}.cu"
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Templates of the file, in the order of their launch."""
+        return tuple(launch.kernel for launch in self.plan(Problem(1, 2 * CHUNK, 16, 16, CHUNK, 2)))
 
     def attention(
         self,
@@ -186,16 +177,10 @@ class Rung:
         feature_map: str = "elu",
         eps: float = 1e-6,
     ) -> Tensor:
-        """Causal linear attention (equations 8 and 9) on a GPU, by this rung.
+        """Causal `linear_attention` on a GPU by this rung, without gradients.
 
-        Args:
-            query, key: (B, H, N, D), value: (B, H, N, M); CUDA tensors of one dtype (float32,
-                bfloat16 or float16), any strides, D and M up to 128.
-            feature_map: "elu", "relu" or "identity".
-            eps: added to the denominator.
-
-        Returns:
-            (B, H, N, M), contiguous, in the dtype of value. Nothing is recorded for gradients.
+        Tensors are all float32, bfloat16 or float16, with any strides, D and M up to 128, and the
+        map is "elu", "relu" or "identity".
 
         Raises:
             ValueError: tensors that are not on a GPU, or whose shapes, dtypes or map do not fit.
@@ -203,10 +188,29 @@ class Rung:
         query, key, value = query.detach(), key.detach(), value.detach()
         call = AttentionCall(query, key, value, True, feature_map, eps=eps)
         call = check_attention(call, "cupy", enable_gqa=False)
-        reason = find_refusal(call) or device.find_wrong_device(call.device) or find_fault()
-        if reason is not None:
+        if (reason := self.refuses(call)) is not None:
             raise ValueError(f"rung {self.name!r} cannot run this call: {reason}")
         return self.run(call).out
+
+    def refuses(self, call: AttentionCall) -> str | None:
+        """What the rung leaves to the backend "cuda", and machines where nothing runs."""
+        # In this order: a call on CPU tensors must not start CUDA.
+        reason = find_refusal(call) or device.find_wrong_device(call.device) or find_fault()
+        if reason is not None:
+            return reason
+        gpu = device.gpu_of(call.device)
+        if gpu.capability < self.capability:
+            return (
+                f"its rung {self.name} needs compute capability {self.capability} and {gpu.name} "
+                f"has {gpu.capability}; {ELSEWHERE}."
+            )
+        needed = max(launch.shared for launch in self.plan(Problem.of(call, 1)))
+        if needed > gpu.shared_bytes:
+            return (
+                f"its rung {self.name} needs {needed:,} bytes of shared memory a block and "
+                f"{gpu.name} offers {gpu.shared_bytes:,}; {ELSEWHERE}."
+            )
+        return None
 
     def run(self, call: AttentionCall) -> Output:
         """The same as `launch`, on the tensors' GPU."""
@@ -214,21 +218,18 @@ class Rung:
 
     def launch(self, call: AttentionCall, launcher: Launcher, multiprocessors: int) -> Output:
         """The output and the denominators (B, H, N) of a call that `find_refusal` lets pass."""
-        value = call.value
-        problem = Problem.of(call, multiprocessors)
-        out = value.new_empty(value.shape)
-        normalizer = value.new_empty(value.shape[:3], dtype=torch.float32)
-        if normalizer.numel():
+        problem, output = Problem.of(call, multiprocessors), new_output(call)
+        if output.normalizer.numel():
             states = problem.blocks * problem.segments if len(self.kernels) > 1 else 0
-            sums = value.new_empty(states * problem.state_numbers, dtype=torch.float32)
-            tensors = (Tensor4(*address_and_strides(x)) for x in (*call[:3], out))
+            sums = call.value.new_empty(states * problem.state_numbers, dtype=torch.float32)
+            tensors = (address_and_strides(x) for x in (*call[:3], output.out))
             arguments = Arguments(
-                *tensors, normalizer.data_ptr(), sums.data_ptr(), call.heads, problem.length,
+                *tensors, output.normalizer.data_ptr(), sums.data_ptr(), call.heads, problem.length,
                 problem.segment, call.feature_dim, call.value_dim,
                 int(_native.FeatureMap.__members__[call.feature_map]), call.eps,
             )  # fmt: skip
-            launcher(self, problem, arguments, value)
-        return Output(out, normalizer, None)
+            launcher(self, problem, arguments, call.value)
+        return output
 
     def symbols(self, problem: Problem, dtype: torch.dtype) -> dict[str, str]:
         """Its kernels' instances for a problem as C++ names them, by the kernels' names."""
@@ -242,17 +243,11 @@ Launcher = Callable[[Rung, Problem, Arguments, Tensor], None]
 
 def find_refusal(call: AttentionCall) -> str | None:
     """What no rung does on any machine, as a sentence; None for a call that rungs take."""
-    if call.requires_grad:
-        return f"its rungs are forward only; {ELSEWHERE} where gradients are needed."
-    if not call.is_causal:
-        return f"its rungs are causal and is_causal is False; {ELSEWHERE}."
-    taken_by_none = ("attn_mask", "key_lengths", "cu_seqlens", "initial_state", "return_state")
-    for name in (*taken_by_none, "log_decay", "return_normalizer"):
-        given = getattr(call, name)
-        if given is not None and given is not False:
-            return f"its rungs take no {name}; {ELSEWHERE}."
-    if not call.normalize or call.heads != call.kv_heads:
-        return f"its rungs normalize and have no groups of heads; {ELSEWHERE}."
+    for name, usual in _ALONE.items():
+        if getattr(call, name) is not usual:
+            return f"its rungs are forward only and take {name}={usual} alone; {ELSEWHERE}."
+    if call.heads != call.kv_heads:
+        return f"its rungs have no groups of heads; {ELSEWHERE}."
     dtypes = {call.query_dtype, call.value_dtype}
     if len(dtypes) > 1 or not dtypes <= DTYPES.keys():
         names = " and ".join(sorted(str(x).removeprefix("torch.") for x in dtypes))
@@ -279,8 +274,8 @@ def _launch(rung: Rung, problem: Problem, arguments: Arguments, like: Tensor) ->
         index = torch.cuda.current_device()
         cuda.runtime.setDevice(index)  # makes its context this thread's own, whoever calls
         stream = torch.cuda.current_stream(index).cuda_stream
-        module = _load(rung, problem.dim, problem.value_dim, like.dtype)
         symbols = rung.symbols(problem, like.dtype)
+        module = _load(rung.source, tuple(symbols.values()))
         handed = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
         for kernel, grid, threads, shared in rung.plan(problem):
             function = module.get_function(symbols[kernel])
@@ -293,13 +288,11 @@ def _launch(rung: Rung, problem: Problem, arguments: Arguments, like: Tensor) ->
 
 
 @functools.cache
-def _load(rung: Rung, dim: int, value_dim: int, dtype: torch.dtype) -> Any:
+def _load(file: Path, symbols: tuple[str, ...]) -> Any:
     """A module of CuPy, which compiles it for each GPU at its first launch there."""
-    symbols = rung.symbols(Problem(1, 1, dim, value_dim, CHUNK, dtype.itemsize), dtype)
     options = ("--std=c++17", *(f"-I{folder}" for folder in FOLDERS))
-    source = rung.source.read_text("utf-8")
     return importlib.import_module("cupy").RawModule(
-        code=source, options=options, name_expressions=tuple(symbols.values())
+        code=file.read_text("utf-8"), options=options, name_expressions=symbols
     )
 
 
@@ -309,27 +302,29 @@ _RUNGS = (
         "recurrent",
         "The paper's algorithm: one block a head, one position at a time, S in registers; feature "
         "map and normalizer fused.",
-        ("recurrent",), _plan_recurrent, (7, 5), tuple(DTYPES),
+        _plan_recurrent, (7, 5), tuple(DTYPES),
     ),
     Rung(
         "chunked",
         "A chunk of positions a step: the masked product within it, S between chunks.",
-        ("chunked",), _plan_chunked, (7, 5), tuple(DTYPES),
+        _plan_chunked, (7, 5), tuple(DTYPES),
     ),
     Rung(
         "tensor_cores",
         "The chunk's products on tensor cores, in bfloat16 with float32 sums.",
-        ("tensor_cores",), _plan_tensor_cores, (8, 0), _HALF,
+        lambda x: [Launch("tensor_cores", (x.blocks, 1), _CHUNK_THREADS, x.tile_bytes)],
+        (8, 0), _HALF,
     ),
     Rung(
         "overlapped",
         "The next chunk is copied while this one is computed.",
-        ("overlapped",), _plan_overlapped, (8, 0), _HALF,
+        lambda x: [Launch("overlapped", (x.blocks, 1), _CHUNK_THREADS, x.two_chunks)],
+        (8, 0), _HALF,
     ),
     Rung(
         "split",
         "The sequence in segments, for few heads and long sequences: sums, starts, outputs.",
-        ("segment_sums", "segment_starts", "segment_outputs"), _plan_split, (8, 0), _HALF,
+        _plan_split, (8, 0), _HALF,
     ),
 )  # fmt: skip
 
