@@ -32,9 +32,10 @@ from pathlib import Path
 
 from linattn_core.errors import expected
 from linattn_lab.figures import add_figures
-from linattn_lab.runs import is_saved_model, make_folders
+from linattn_lab.runs import make_folders
 from linattn_lab.script import parse_flags, require_at_least, run_script
 from linattn_models.training import RunFolder
+from linattn_models.weights.model_files import is_saved_model
 from pixels.datasets import DatasetName, Images, blank, load
 from pixels.models import APP, PRETRAINED, load_run
 from pixels.pictures import affordable_samples, write_completions, write_samples

@@ -8,16 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from linattn_lab.runs import (
-    app_config,
-    data_digest,
-    is_saved_model,
-    make_folders,
-    publish,
-    run_summary,
-)
+from linattn_lab.runs import app_config, data_digest, make_folders, publish, run_summary
 from linattn_models import Transformer, TransformerConfig, save
 from linattn_models.training import RunFolder, write_json
+from linattn_models.weights.model_files import is_saved_model
 
 
 def test_a_run_of_another_application_or_without_a_value_is_refused(unbroken: Path) -> None:

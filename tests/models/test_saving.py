@@ -153,17 +153,17 @@ def test_a_load_beside_saves_gives_one_of_the_models(tmp_path: Path) -> None:
 def test_a_load_beside_two_saves_that_end_as_it_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old, new, read = tiny_model(), tiny_model("softmax"), model_files.load_file
+    old, new, read = tiny_model(), tiny_model("softmax"), model_files.read_weights
     save(old, tmp_path)
 
     def read_between_saves(path: Path) -> dict[str, Tensor]:
-        monkeypatch.setattr(model_files, "load_file", read)
+        monkeypatch.setattr(model_files, "read_weights", read)
         save(new, tmp_path)
         tensors = read(path)
         save(old, tmp_path)
         return tensors
 
-    monkeypatch.setattr(model_files, "load_file", read_between_saves)
+    monkeypatch.setattr(model_files, "read_weights", read_between_saves)
     assert load(tmp_path).to_dict() == old.to_dict()
 
 

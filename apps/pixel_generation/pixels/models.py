@@ -8,9 +8,10 @@ from typing import Any, cast, get_args
 
 from linattn_core.errors import expected, quote
 from linattn_lab.machine import default_device
-from linattn_lab.runs import app_config, is_saved_model
+from linattn_lab.runs import app_config
 from linattn_models import AutoregressiveTransformer, load
 from linattn_models.training import RunFolder
+from linattn_models.weights.model_files import is_saved_model
 from pixels.datasets import DatasetName, Images
 from pixels.presets import Attention, Recipe
 from pixels.tokens import Layout, to_tokens

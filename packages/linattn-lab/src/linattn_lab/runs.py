@@ -17,7 +17,7 @@ from linattn_models.basics.files import replace_file
 from linattn_models.basics.validation import json_object
 from linattn_models.training import RunFolder, write_json
 from linattn_models.training.config import flatten
-from linattn_models.weights.model_files import WEIGHTS_FILE
+from linattn_models.weights.model_files import is_saved_model
 
 
 def data_digest(*parts: npt.NDArray[Any]) -> str:
@@ -49,11 +49,6 @@ def require_run(run: RunFolder, settings: Mapping[str, object]) -> None:
 def run_summary(run: RunFolder, app: str) -> dict[str, Any]:
     """The summary of a run of `app` that has ended."""
     return _of_app(run.summary(), run, app)
-
-
-def is_saved_model(folder: Path) -> bool:
-    """Whether a folder has a model that `save` wrote, and no run."""
-    return (folder / WEIGHTS_FILE).is_file()
 
 
 def app_config(run: RunFolder, app: str, names: Collection[str]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from linattn_core.state import TensorTuple, accumulation_dtype
 from linattn_models.attention import LinearMixer, SoftmaxMixer
 from linattn_models.basics.packing import past_lengths
 from linattn_models.basics.precision import device_of, dtype_of
-from linattn_models.basics.validation import at_least, lengths_within, no_dropout
+from linattn_models.basics.validation import at_least, instance, lengths_within, no_dropout
 from linattn_models.ctc.bilstm import CTCBiLSTM
 from linattn_models.ctc.front import Convolution
 from linattn_models.ctc.recognizer import blank_past, check_frames, log_softmax_of
@@ -27,8 +27,8 @@ from linattn_models.state.decoding_state import (
     list_states,
     no_such_rows,
 )
-from linattn_models.state.files import read_tensors, write_tensors
 from linattn_models.weights.fingerprint import check_weights, compute_fingerprint
+from linattn_models.weights.tensor_files import read_tensors, write_tensors
 
 Streaming = CTCTransformer | CTCBiLSTM
 """A recognizer that streams: a causal transformer, or an LSTM of one direction."""
@@ -129,7 +129,7 @@ class StreamState:
             FileNotFoundError, IsADirectoryError: no such file.
         """
         path, wanted = Path(file), "a file that StreamState.save wrote"
-        tensors, metadata = read_tensors(path, FORMAT, wanted)
+        tensors, metadata = read_tensors(path, wanted, file_format=FORMAT)
         try:
             whole = StreamTensors(**tensors)
         except TypeError as error:  # tensors of other names
@@ -282,8 +282,7 @@ def _check_call(model: Streaming, frames: Tensor, state: StreamState) -> StreamS
     if isinstance(model, CTCTransformer):
         model.transformer.check_hooks()
     check_frames(frames, model.config.num_features, dtype_of(model.output))
-    if not isinstance(state, StreamState):
-        raise TypeError(expected("state", "a StreamState", f"a {type(state).__name__}"))
+    instance("state", state, StreamState)
     state = _check_state(model, state)
     if state.batch != frames.shape[0]:
         wanted = f"states of the {frames.shape[0]} streams of the frames"

@@ -7,17 +7,15 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from linattn_core import LinearAttentionState
 from linattn_core.errors import expected, quote
 from linattn_core.state import TensorTuple
 from linattn_core.torch_private import register_namedtuple
-from linattn_models.basics.files import replace_file
 from linattn_models.state.cache import KeyValueCache, LayerState, WindowCache
 from linattn_models.state.recent import RECENT, UNKNOWN
+from linattn_models.weights.tensor_files import read_tensors, write_tensors
 
 FORMAT = "linattn decoding state"
 VERSION = "1"
@@ -84,7 +82,7 @@ def write_state_file(
 
 def read_state_file(file: Path) -> StateContent:
     """The content of a file, after checks."""
-    tensors, metadata = read_tensors(file, FORMAT, _WHOLE)
+    tensors, metadata = read_tensors(file, _WHOLE, file_format=FORMAT)
     if metadata.get("version") != VERSION:
         got = f"version {quote(metadata.get('version'))}"
         raise ValueError(expected(str(file), f"version {VERSION}", got, "update linattn-models"))
@@ -102,36 +100,6 @@ def read_state_file(file: Path) -> StateContent:
         raise _refusal(file, f"positions {low} to {high} with room for {max_length}")
     fingerprint = metadata.get("fingerprint")
     return StateContent(layers, position, max_length, parameters, fingerprint, recent)
-
-
-def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
-    """Writes one safetensors file; if it fails, an older file stays."""
-    if file.is_dir():
-        advice = "pass the name of a file in it"
-        raise IsADirectoryError(expected(str(file), "a file to write", "a directory", advice))
-    whole = {name: x.detach().cpu().contiguous() for name, x in tensors.items()}
-    replace_file(file, save(whole, metadata))
-
-
-def read_tensors(
-    file: Path, file_format: str, wanted: str
-) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and the metadata of a file of this format; errors say what was `wanted`."""
-    if file.is_dir():
-        advice = "pass the file inside it; a folder of a model is read by linattn_models.load"
-        raise IsADirectoryError(expected(str(file), wanted, "a directory", advice))
-    if not file.is_file():
-        raise FileNotFoundError(expected(str(file), wanted, "no such file"))
-    try:
-        with safe_open(file, framework="pt") as content:
-            metadata: dict[str, str] = content.metadata() or {}
-            # Copied to memory that torch has aligned.
-            tensors = {name: content.get_tensor(name).clone() for name in content.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(expected(str(file), wanted, str(error))) from None
-    if metadata.get("format") != file_format:
-        raise ValueError(expected(str(file), wanted, "another kind of file"))
-    return tensors, metadata
 
 
 def _layers(file: Path, tensors: dict[str, Tensor]) -> tuple[LayerState, ...]:

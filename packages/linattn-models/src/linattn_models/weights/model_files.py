@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from linattn_core.errors import expected, quote
 from linattn_models.basics.files import leftovers, replace_files
 from linattn_models.basics.validation import json_object
+from linattn_models.weights.tensor_files import read_tensors, separate
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -83,8 +84,7 @@ def describe_weights(
 
 def find_model(folder: Path) -> Path:
     """The folder of a model's files: that of a training run has them in its newest checkpoint."""
-    path = folder / CONFIG_FILE
-    if not (folder / CHECKPOINTS).is_dir() or (path.exists() and _is_of_a_saved_model(path)):
+    if not (folder / CHECKPOINTS).is_dir() or is_saved_model(folder):
         return folder
     checkpoints = list_checkpoints(folder)
     if not checkpoints:
@@ -182,7 +182,7 @@ def _folder_for_model(folder: Path) -> Iterator[None]:
     if folder.exists() and not folder.is_dir():
         raise ValueError(expected(str(folder), "a folder", "a file", "choose another name"))
     path = folder / CONFIG_FILE
-    if path.exists() and not _is_of_a_saved_model(path):
+    if path.exists() and not is_saved_model(folder):
         wanted = "the configuration of a saved model, to replace it"
         raise ValueError(expected(str(path), wanted, "another file", "choose another folder"))
     is_new = not folder.exists()
@@ -196,23 +196,19 @@ def _folder_for_model(folder: Path) -> Iterator[None]:
         raise
 
 
-def _is_of_a_saved_model(path: Path) -> bool:
+def is_saved_model(folder: Path) -> bool:
+    """Whether a folder has the configuration of a model that was saved there, and not of a run."""
+    path = folder / CONFIG_FILE
     try:
-        return "format_version" in json_object(path.read_bytes(), str(path))
+        return path.exists() and "format_version" in json_object(path.read_bytes(), str(path))
     except ValueError:
         return False
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file, by name."""
-    if not path.is_file():
-        wanted, advice = "the weights of a model", "restore the file, or save the model again"
-        raise FileNotFoundError(expected(str(path), wanted, "no file", advice))
-    try:
-        # Copied to memory that torch has aligned, so that products round as before saving.
-        return {name: x.clone() for name, x in load_file(path).items()}
-    except SafetensorError as error:
-        raise ValueError(expected(str(path), "a whole safetensors file", error)) from None
+    advice = "restore the file, or save the model again"
+    return read_tensors(path, "the weights of a model", advice)[0]
 
 
 def compute_digest(tensors: Mapping[str, Tensor]) -> str:
@@ -222,15 +218,3 @@ def compute_digest(tensors: Mapping[str, Tensor]) -> str:
         digest.update(f"{name} {x.dtype} {tuple(x.shape)}\n".encode())
         digest.update(x.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors contiguous and in memory of their own, as safetensors takes them."""
-    own: dict[str, Tensor] = {}
-    seen: set[tuple[torch.device, int]] = set()
-    for name, x in tensors.items():
-        memory = x.device, x.untyped_storage().data_ptr()
-        dense = x.detach().contiguous()
-        own[name] = dense.clone() if memory in seen else dense
-        seen.add(memory)
-    return own

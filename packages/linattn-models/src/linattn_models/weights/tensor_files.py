@@ -1,0 +1,60 @@
+"""Safetensors files: written whole, and read after checks; nothing is unpickled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from linattn_core.errors import expected
+from linattn_models.basics.files import replace_file
+
+
+def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
+    """Writes one file; if it fails, an older file stays."""
+    if file.is_dir():
+        advice = "pass the name of a file in it"
+        raise IsADirectoryError(expected(str(file), "a file to write", "a directory", advice))
+    replace_file(file, save(separate(tensors), metadata))
+
+
+def read_tensors(
+    file: Path, wanted: str, advice: str = "", *, file_format: str | None = None
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a file, by name, and its metadata.
+
+    Args:
+        wanted, advice: what errors say of the file.
+        file_format: the `format` that its metadata must name; None for any.
+    """
+    if file.is_dir():
+        inside = "pass the file inside it; a folder of a model is read by linattn_models.load"
+        raise IsADirectoryError(expected(str(file), wanted, "a directory", inside))
+    if not file.is_file():
+        raise FileNotFoundError(expected(str(file), wanted, "no such file", advice))
+    try:
+        with safe_open(file, framework="pt") as content:
+            metadata: dict[str, str] = content.metadata() or {}
+            # Copied to memory that torch has aligned, so that products round as before saving.
+            tensors = {name: content.get_tensor(name).clone() for name in content.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(expected(str(file), wanted, error, advice)) from None
+    if file_format not in (None, metadata.get("format")):
+        raise ValueError(expected(str(file), wanted, "another kind of file"))
+    return tensors, metadata
+
+
+def separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors contiguous and in memory of their own, as safetensors takes them."""
+    own: dict[str, Tensor] = {}
+    seen: set[tuple[torch.device, int]] = set()
+    for name, x in tensors.items():
+        memory = x.device, x.untyped_storage().data_ptr()
+        dense = x.detach().contiguous()
+        own[name] = dense.clone() if memory in seen else dense
+        seen.add(memory)
+    return own
