@@ -204,7 +204,7 @@ def test_a_full_state_refuses_to_step(attention: str) -> None:
     _, state = model.prefill(vectors(2, 4), torch.tensor([4, 1]), max_length=4)
     with pytest.raises(ValueError, match="room for 4 positions and all are taken"):
         model.step(vectors(2, 1)[:, 0], state)
-    with pytest.raises(ValueError, match="at most max_length 4 positions, got 5"):
+    with pytest.raises(ValueError, match="at most 4 positions, got 5"):
         model.prefill(vectors(2, 5), max_length=4)
 
 

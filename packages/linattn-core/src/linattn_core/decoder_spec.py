@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -17,6 +17,10 @@ from torch import Tensor
 from linattn_core.errors import expected
 
 WEIGHTS = ("float32", "bfloat16", "int8")
+_SETTINGS = (
+    "num_heads", "num_kv_heads", "head_dim", "feature_map", "eps", "activation", "norm_first",
+    "num_features", "window_size", "rotary_frequencies",
+)  # fmt: skip
 
 
 class CannotCompile(ValueError):
@@ -120,6 +124,20 @@ class TokenCoding:
     output: Affine
     sampler: Sampler | None
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Sizes, and how tokens are drawn, by name."""
+        sampler = self.sampler or Sampler("categorical", 0)
+        return {
+            "levels": len(self.embeddings[0]),
+            "channels": len(self.embeddings),
+            "max_length": 0 if self.positions is None else len(self.positions),
+            "parameters": self.output.weight.shape[1],
+            "head": "none" if self.sampler is None else sampler.kind,
+            "choices": sampler.choices,
+            "lowest_log_scale": sampler.lowest_log_scale,
+        }
+
 
 @dataclass(frozen=True, eq=False)
 class DecoderDescription:
@@ -204,6 +222,21 @@ class DecoderDescription:
                     _check_shape("a layer's feature map", weight, (heads, self.head_dim, half))
         if self.tokens is not None:
             _check_tokens(self.tokens, embed)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Sizes, and all that is not in tensors, by name; of the norms a tuple of eps and kind."""
+        first, tokens = self.layers[0], self.tokens
+        norms = [self.norm, *(x for layer in self.layers for x in (layer.norm1, layer.norm2))]
+        return {
+            "num_layers": len(self.layers),
+            **{name: getattr(self, name) for name in _SETTINGS},
+            "hidden": first.expand.weight.shape[1],
+            "gated": first.gate is not None,
+            "norms": tuple((norm.eps, norm.centered) for norm in norms),
+            "tokens": tokens is not None,
+            **({} if tokens is None else tokens.settings),
+        }
 
     @property
     def num_features(self) -> int:

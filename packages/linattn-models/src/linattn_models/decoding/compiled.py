@@ -15,7 +15,6 @@ from linattn_core.decoder_spec import (
     CannotCompile,
     DecoderDescription,
     NativeDecoder,
-    TokenCoding,
 )
 from linattn_core.errors import expected
 from linattn_models.basics.validation import at_least, no_dropout, one_of
@@ -25,7 +24,7 @@ from linattn_models.decoding.graph import CudaGraphRecorder, GraphDecoder, Inver
 from linattn_models.decoding.prompts import Prompt
 from linattn_models.decoding.rows import Rerun, Stepper
 from linattn_models.layers.config import TransformerConfig
-from linattn_models.state import Cursor, DecodingState, check_end
+from linattn_models.state import DecodingState, check_end
 from linattn_models.weights.fingerprint import WeightsRecord, compute_fingerprint, record_weights
 from linattn_models.weights.sharded import require_whole
 
@@ -216,7 +215,7 @@ def choose_decoder(
         return None
     if isinstance(decoder, CompiledDecoder):
         decoder.check_decodes(model)
-        check_end(Cursor(0, positions or 0), decoder.longest)
+        check_end(positions or 0, decoder.longest)
         return decoder
     if decoder not in DECODERS:
         wanted = f"{', '.join(map(repr, DECODERS))}, or what compile_decoder made"
@@ -236,11 +235,14 @@ def _worth_packing(model: TokenModel, steps: int) -> bool:
     return steps >= FEWEST_STEPS and autocast_dtype(model.device.type) is None
 
 
+_Source = tuple[WeightsRecord, tuple[Any, ...]]
+
+
 class _Packed(NamedTuple):
     """A decoder, and the weights and settings that it was packed from."""
 
     decoder: CompiledDecoder
-    source: tuple[WeightsRecord, tuple[Any, ...]]
+    source: _Source
 
 
 # Not an attribute of the models, so that copies, pickles and state dicts do not contain it.
@@ -276,29 +278,7 @@ def kept_decoder(model: TokenModel, positions: int | None = None) -> CompiledDec
     return packed.decoder
 
 
-def _source(
-    model: TokenModel, description: DecoderDescription
-) -> tuple[WeightsRecord, tuple[Any, ...]]:
+def _source(model: TokenModel, description: DecoderDescription) -> _Source:
     """What a decoder depends on."""
-    tokens = cast(TokenCoding, description.tokens)
-    table = None if tokens.positions is None else tokens.positions.shape
-    settings = model.config, model.head, model.max_length, tokens.sampler, table
-    return record_weights(cast(nn.Module, model)), (*settings, *_settings_of(description))
-
-
-def _settings_of(description: DecoderDescription) -> tuple[Any, ...]:
-    """What a described decoder depends on, apart from its tensors."""
-    norms = [description.norm]
-    for layer in description.layers:
-        norms += [layer.norm1, layer.norm2]
-    return (
-        choice.current,
-        description.feature_map,
-        description.eps,
-        description.activation,
-        description.norm_first,
-        description.num_kv_heads,
-        description.rotary_frequencies,
-        description.window_size,
-        tuple(norm.eps for norm in norms),
-    )
+    settings = model.config, model.head, model.max_length, choice.current, description.settings
+    return record_weights(cast(nn.Module, model)), settings

@@ -21,7 +21,7 @@ from linattn_models.decoding.generate import GenerationMixin, TokenModel
 from linattn_models.decoding.prompts import Prompt
 from linattn_models.decoding.sampling import Draws, SamplingParams, Settings
 from linattn_models.heads import Head
-from linattn_models.heads.base import check_sequences, check_step_shape
+from linattn_models.heads.base import check_dtype, check_sequences, check_step_shape
 from linattn_models.heads.settings import PerRow
 from linattn_models.layers.config import TransformerConfig
 from linattn_models.state import (
@@ -33,9 +33,7 @@ from linattn_models.state import (
     check_end,
     check_parameters,
     check_positions,
-    check_prompts,
     known_parameters,
-    less_one,
     remember,
     room_for,
     zero_states,
@@ -66,8 +64,6 @@ class Compiled:
         self.native = native
         self._config = config
         self._device = description.device
-        # Not of the configuration, which in a file is a text of its own.
-        self._width = description.norm.weight.shape[0]
         self._layers = len(description.layers)
         self._row_shapes = [shape[1:] for shape in description.state_shapes(1)]
 
@@ -109,10 +105,10 @@ class CompiledTransformer(Compiled):
         self, x: Tensor, lengths: Tensor | None = None, *, max_length: int | None = None
     ) -> tuple[Tensor, DecodingState]:
         """As `Transformer.prefill`."""
-        check_vector_sequences(x, self._width)
+        check_vector_sequences(x, self.config.embed_dim)
         self._check_place(x)
         batch, length = x.shape[:2]
-        check_prompts(length, max_length)
+        check_end(length, max_length)
         if lengths is not None:
             lengths_within("lengths", lengths, batch, length)
             lengths = lengths.to(self.device, torch.int64)
@@ -122,7 +118,7 @@ class CompiledTransformer(Compiled):
 
     def step(self, x: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
         """As `Transformer.step`, but always updates the state in place."""
-        check_vectors(x, self._width)
+        check_vectors(x, self.config.embed_dim)
         self._check_place(x)
         state.check_step(x.shape[0])
         self.native.check(layers_of(state), x.shape[0])
@@ -194,8 +190,8 @@ class CompiledDecoder(Compiled, GenerationMixin):
     ) -> tuple[Tensor, DecodingState]:
         """As `AutoregressiveTransformer.prefill`."""
         room = room_for(max_length, self._longest)
-        longest = less_one(room) if self.has_start else room
-        check_sequences(self.head, tokens, 0, longest if state is None else None)
+        most = self.most_tokens(room) if state is None else None
+        check_sequences(self.head, tokens, 0, most)
         self._check_device(tokens)
         if lengths is not None:
             lengths_within("lengths", lengths, *tokens.shape[:2])
@@ -232,7 +228,7 @@ class CompiledDecoder(Compiled, GenerationMixin):
     ) -> tuple[Tensor, DecodingState]:
         """`prefill` from a state, which is updated in place."""
         cursor = state.cursor.after(tokens.shape[1], lengths)
-        check_end(cursor, room)
+        check_end(cursor.furthest, room)
         state, recent = state.with_room(room), remember(state.recent, tokens, lengths)
         before = known_parameters(state, tokens.shape[1], lengths)
         if tokens.shape[1] == 0:
@@ -366,6 +362,7 @@ class CompiledDecoder(Compiled, GenerationMixin):
     def _check_step(self, token: Tensor, state: DecodingState) -> None:
         """Checks a token of each row, and the state."""
         check_step_shape(self.head, token)
+        check_dtype("tokens", token)
         self._check_device(token)
         check_parameters(state, self.head.num_parameters)
         refuse_others(state.fingerprint, self._fingerprint)

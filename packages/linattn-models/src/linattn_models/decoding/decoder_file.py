@@ -26,16 +26,11 @@ from linattn_core.decoder_spec import (
 )
 from linattn_core.errors import expected
 from linattn_models.basics.validation import one_of
-from linattn_models.state.files import read_tensors, write_tensors
 from linattn_models.weights.fewer_bits import restore_bits, round_matrix
-from linattn_models.weights.model_files import separate
+from linattn_models.weights.tensor_files import read_tensors, write_tensors
 
 FORMAT, VERSION = "linattn decoder", "1"
 _WHOLE = "a whole file that export_decoder wrote"
-_SETTINGS = (
-    "num_heads", "num_kv_heads", "head_dim", "feature_map", "eps", "activation", "norm_first",
-    "num_features", "window_size",
-)  # fmt: skip
 _FREQUENCIES = "rotary_frequencies"
 _MATRICES = ("qkv", "out", "expand", "contract", "gate")
 _OF_HEADS = ("decay_logits", "decay_weight", "log_gamma", "query_map", "key_map")
@@ -76,43 +71,21 @@ def write_decoder(
             put(f"tokens.embeddings.{channel}", table)
         for part in ("start", "positions", "output"):
             put(f"tokens.{part}", getattr(tokens, part))
-    settings = {key: _text(value) for key, value in _settings(description).items()}
     own = {"format": FORMAT, "version": VERSION, "weights": weights}
-    write_tensors(file, separate(tensors), {**own, **settings, **metadata})
+    write_tensors(file, tensors, {**own, **file_settings(description), **metadata})
 
 
-def _settings(description: DecoderDescription) -> dict[str, Any]:
-    """What is no tensor, by the names of the fields."""
-    norms = [description.norm, *(x for y in description.layers for x in (y.norm1, y.norm2))]
-    kinds = {(norm.eps, norm.centered) for norm in norms}
-    if len(kinds) > 1:
-        wanted, got = "norms of one kind and eps", f"{len(kinds)} kinds"
+def file_settings(description: DecoderDescription) -> dict[str, str]:
+    """The settings as a file has them."""
+    settings = description.settings
+    turns, norms = settings.pop("rotary_frequencies"), set(settings.pop("norms"))
+    if len(norms) > 1:
+        wanted, got = "norms of one kind and eps", f"{len(norms)} kinds"
         raise CannotCompile(expected("model", wanted, got, "ship its weights by save"))
-    first, tokens = description.layers[0], description.tokens
-    return {
-        "num_layers": len(description.layers),
-        **{name: getattr(description, name) for name in _SETTINGS},
-        "rotary": description.rotary_frequencies is not None,
-        "hidden": first.expand.weight.shape[1],
-        "gated": first.gate is not None,
-        "norm_kind": "LayerNorm" if description.norm.centered else "RMSNorm",
-        "norm_eps": description.norm.eps,
-        "tokens": tokens is not None,
-        **({} if tokens is None else _token_settings(tokens)),
-    }
-
-
-def _token_settings(tokens: TokenCoding) -> dict[str, Any]:
-    sampler = tokens.sampler or Sampler("categorical", 0)
-    return {
-        "levels": len(tokens.embeddings[0]),
-        "channels": len(tokens.embeddings),
-        "max_length": 0 if tokens.positions is None else len(tokens.positions),
-        "parameters": tokens.output.weight.shape[1],
-        "head": "none" if tokens.sampler is None else sampler.kind,
-        "choices": sampler.choices,
-        "lowest_log_scale": sampler.lowest_log_scale,
-    }
+    [(eps, centered)] = norms
+    kind = "LayerNorm" if centered else "RMSNorm"
+    settings |= {"rotary": turns is not None, "norm_kind": kind, "norm_eps": eps}
+    return {name: _text(value) for name, value in settings.items()}
 
 
 def _text(value: Any) -> str:
@@ -125,7 +98,7 @@ def read_decoder(file: Path, device: torch.device) -> DecoderFile:
     Raises:
         FileNotFoundError, ValueError: no such file, or one that is damaged or of another kind.
     """
-    tensors, metadata = read_tensors(file, FORMAT, _WHOLE)
+    tensors, metadata = read_tensors(file, _WHOLE, file_format=FORMAT)
     if metadata.get("version") != VERSION:
         got = f"version {metadata.get('version')!r}"
         raise ValueError(expected(str(file), f"version {VERSION}", got, "update linattn-models"))
@@ -135,9 +108,9 @@ def read_decoder(file: Path, device: torch.device) -> DecoderFile:
     try:
         tensors = restore_bits(tensors)
         description = _Reader(tensors, metadata).description()
-        for name, value in _settings(description).items():
-            if metadata.get(name) != _text(value):
-                raise ValueError(f"{name} {metadata.get(name)!r} beside tensors of {_text(value)}")
+        for name, value in file_settings(description).items():
+            if metadata.get(name) != value:
+                raise ValueError(f"{name} {metadata.get(name)!r} beside tensors of {value}")
     except (LookupError, RuntimeError, ValueError) as error:
         raise ValueError(expected(str(file), _WHOLE, error)) from None
     if tensors:

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from linattn_core.errors import expected, quote
 from linattn_models.basics.packing import past_lengths
-from linattn_models.basics.validation import as_int, at_least, boolean, lengths_within
+from linattn_models.basics.validation import as_int, at_least, boolean, instance, lengths_within
 from linattn_models.heads import Head
 from linattn_models.heads.base import check_tokens, token_shape
 from linattn_models.heads.tokenizer import encode_text, require_tokenizer
@@ -56,6 +56,10 @@ class TokenSource(ABC):
     @abstractmethod
     def device(self) -> torch.device:
         """Where tokens and weights are."""
+
+    def most_tokens(self, positions: int | None) -> int | None:
+        """The most tokens that fit into so many positions; None for no limit."""
+        return None if positions is None else positions - int(self.has_start)
 
 
 @dataclass(frozen=True)
@@ -203,8 +207,8 @@ def read_prompt(
         room: positions that a state may have, for a batch that allocates them once; None for those
             of the model.
     """
-    if state is not None and not isinstance(state, DecodingState):
-        raise TypeError(expected("state", "a DecodingState", f"a {type(state).__name__}"))
+    if state is not None:
+        instance("state", state, DecodingState)
     boolean("return_state", keeps_state)
     if isinstance(batch, Tensor | str | list) and as_int(batch) is None:
         advice = "pass texts and tokens as prefix="

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from linattn_core.errors import expected, quote, rename_subject, subject_of
-from linattn_models.basics.validation import at_least
+from linattn_models.basics.validation import at_least, instance
 from linattn_models.decoding.generate import GenerationMixin
 from linattn_models.decoding.prompts import ENDLESS, read_prompt
 from linattn_models.decoding.sampling import Draws, SamplingParams, Settings
@@ -148,8 +148,7 @@ def read_request(source: GenerationMixin, request: Request, start: DecodingState
         source: the model or decoder.
         start: its state before the first token, which has the sizes and the room of all states.
     """
-    if not isinstance(request, Request):
-        raise TypeError(expected("request", "a Request", f"a {type(request).__name__}"))
+    instance("request", request, Request)
     try:
         return _read(source, request, start)
     except (ValueError, TypeError) as error:  # of checks that `generate` makes, too
@@ -223,8 +222,7 @@ def _read_state(
 
 
 def _read_settings(source: GenerationMixin, params: SamplingParams) -> Settings:
-    if not isinstance(params, SamplingParams):
-        raise TypeError(expected("sampling", "SamplingParams", f"a {type(params).__name__}"))
+    instance("sampling", params, SamplingParams)
     settings = Settings(params, source.head, source.device)
     for name in settings.differ:
         raise ValueError(expected(name, "one number", "several"))

@@ -139,7 +139,7 @@ def check_tokens(
 
     On an accelerator the values are not read, because each call would wait for the device.
     """
-    _check_dtype(what, tokens)
+    check_dtype(what, tokens)
     if leading is not None and tokens.shape != (*leading, *token_shape(head)):
         shape = (*leading, *token_shape(head))
         raise ValueError(expected(what, f"shape {shape}", tuple(tokens.shape)))
@@ -169,9 +169,8 @@ def check_batch(head: Head, tokens: Tensor, what: str = "tokens") -> None:
 
 
 def check_step_shape(head: Head, token: Tensor) -> None:
-    """Refuses anything but one int64 token per row, (B,) or (B, 3); does not read the values."""
+    """Refuses what is not a tensor (B,), or (B, 3)."""
     _check_shape(head, "a step's tokens", token, "batch")
-    _check_dtype("tokens", token)
 
 
 def token_shape(head: Head) -> tuple[int, ...]:
@@ -188,7 +187,8 @@ def _check_shape(head: Head, what: str, tokens: Tensor, *leading: str) -> None:
         raise ValueError(expected(what, shape, tuple(tokens.shape)))
 
 
-def _check_dtype(what: str, tokens: Tensor) -> None:
+def check_dtype(what: str, tokens: Tensor) -> None:
+    """Refuses another dtype than int64."""
     if tokens.dtype != torch.int64:
         raise TypeError(expected(what, "int64", tokens.dtype, "convert them by .long()"))
 

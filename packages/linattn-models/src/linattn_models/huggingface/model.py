@@ -26,7 +26,7 @@ from linattn_models.huggingface.padding import (
 )
 from linattn_models.huggingface.steps import Steps
 from linattn_models.huggingface.translation import from_transformers
-from linattn_models.state import DecodingState, check_end, less_one
+from linattn_models.state import DecodingState, check_end
 from linattn_models.tokens.autoregressive import AutoregressiveTransformer
 
 _CARD = """\
@@ -275,7 +275,7 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
     def _begin(self, ids: Tensor, mask: Tensor | None, layer: StateLayer | None) -> Tensor:
         """The last layer's outputs (B, N, E) after each token of whole sequences."""
         model, is_full = self.model, self._is_full(ids)
-        longest = model.longest if layer is None or not model.has_start else less_one(model.longest)
+        longest = model.longest if layer is None else model.most_tokens(model.longest)
         check_sequences(model.head, ids, 1, longest)
         padding = Padding.of(mask, ids)
         vectors = model._enter(padding.to_the_end(ids))
@@ -304,7 +304,7 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         check_sequences(model.head, ids, 1, None)
         padding = Padding.of(None if mask is None else mask[:, -length:], ids)
         after = state.cursor.after(length, padding.lengths)
-        check_end(after, model.longest)
+        check_end(after.furthest, model.longest)
         if state.max_length is not None and after.furthest > state.max_length:
             state = state.with_room(self._room(after.furthest))
         if length == 1 and padding.lengths is None:

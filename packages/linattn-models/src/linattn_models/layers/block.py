@@ -166,9 +166,9 @@ class Block(nn.Module):
             raise CannotCompile(expected("the activation of a block", wanted, self.activation))
         qkv, out = self.mixer.describe()
         mixer = cast(LinearMixer, self.mixer)
-        decay, log_gamma = mixer.decay, mixer.log_gamma
-        maps = mixer.describe_maps()
-        query_map, key_map = (None if x is None else description.numbers(x, "a map") for x in maps)
+        decay, maps = mixer.decay, mixer.describe_maps()
+        logits = None if decay is None else decay.factor_logits()
+        weight = None if decay is None else decay.weight
         return DecoderLayer(
             qkv,
             out,
@@ -177,17 +177,11 @@ class Block(nn.Module):
             norm1=description.norm(self.norm1),
             norm2=description.norm(self.norm2),
             gate=None if self.gate is None else description.affine(self.gate),
-            decay_logits=None
-            if decay is None
-            else description.numbers(decay.factor_logits(), "a decay"),
-            decay_weight=None
-            if decay is None or decay.weight is None
-            else description.numbers(decay.weight, "a decay's weight"),
-            log_gamma=None
-            if log_gamma is None
-            else description.numbers(log_gamma, "a window's log_gamma"),
-            query_map=query_map,
-            key_map=key_map,
+            decay_logits=description.optional(logits, "a decay"),
+            decay_weight=description.optional(weight, "a decay's weight"),
+            log_gamma=description.optional(mixer.log_gamma, "a window's log_gamma"),
+            query_map=description.optional(maps[0], "a map"),
+            key_map=description.optional(maps[1], "a map"),
         )
 
     def settings(self) -> dict[str, Any]:

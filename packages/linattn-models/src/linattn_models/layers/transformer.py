@@ -32,9 +32,9 @@ from linattn_models.state import (
     Cursor,
     DecodingState,
     LayerState,
+    check_end,
     check_fits,
     check_layers,
-    check_prompts,
 )
 from linattn_models.weights import description
 from linattn_models.weights.hooks import refuse_hooks
@@ -240,7 +240,7 @@ class Transformer(nn.Module):
         known = before.layers or [None] * len(self.blocks)
         after = replace(before, cursor=before.cursor.after(length, lengths))
         after = replace(after, parameters=None, recent=None)
-        check_prompts(length if state is None else after.cursor.furthest, after.max_length)
+        check_end(length if state is None else after.cursor.furthest, after.max_length)
         packing = None if lengths is None else Packing.of(lengths, length)
         rotation = self.rotation(x, before.cursor, packing)
         x = x if packing is None else packing.pack(x)

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 
-from linattn_core.decoder_spec import WEIGHTS, DecoderDescription
+from linattn_core.decoder_spec import WEIGHTS, CannotCompile, DecoderDescription
 from linattn_core.errors import expected
 from linattn_models.basics.validation import json_object, one_of
 from linattn_models.decoding import CompiledDecoder, CompiledTransformer, compile_decoder
 from linattn_models.decoding.compiled import compile_described, read_description
-from linattn_models.decoding.decoder_file import read_decoder, write_decoder
-from linattn_models.heads.tokenizer import (
-    ByteTokenizer,
-    CharacterTokenizer,
-    check_tokenizer,
-    read_tokenizer,
-)
+from linattn_models.decoding.decoder_file import file_settings, read_decoder, write_decoder
+from linattn_models.heads.tokenizer import ByteTokenizer, CharacterTokenizer
 from linattn_models.layers.transformer import Transformer
 from linattn_models.saving.models import (
     CLASSES,
     OWN_KEYS,
     build_empty,
+    give_tokenizer,
     load_with_weights,
     tokenizer_content,
     with_layers,
@@ -58,6 +53,8 @@ def export_decoder(
     """
     one_of("weights", weights, WEIGHTS)
     description = read_description(model, max_length)
+    if description.device.type == "meta":
+        raise CannotCompile(expected("model", "weights on a device", "weights on meta"))
     if type(model) not in _SHIPPED:
         wanted = " or ".join(kind.__name__ for kind in _SHIPPED)
         raise ValueError(expected("model", wanted, f"a {type(model).__name__}"))
@@ -116,18 +113,6 @@ def load_decoder(
     return compile_decoder(decoded, weights, backend, max_length)
 
 
-@dataclass(frozen=True, eq=False)
-class _Described:
-    """What a decoder asks of its model, beside the weights."""
-
-    config: Any
-    device: torch.device
-    head: Any = None
-    max_length: int | None = None
-    tokenizer: Any = None
-    has_start: bool = False
-
-
 def _load_file(
     path: Path, backend: str, device: torch.device
 ) -> CompiledDecoder | CompiledTransformer:
@@ -137,37 +122,22 @@ def _load_file(
     one_of(f"{path}: the model", kind, [x.__name__ for x in _SHIPPED])
     most = len(description.layers)
     values = {key: value for key, value in config.items() if key not in OWN_KEYS}
-    model = build_empty(path, CLASSES[kind], with_layers(path, values, most, most))
-    described = _Described(model.config, device)
-    if isinstance(model, AutoregressiveTransformer):
-        _check_head(path, model, description)
-        described = _Described(
-            model.config, device, model.head, model.max_length,
-            _read_tokenizer(path, metadata, model), model.has_start,
-        )  # fmt: skip
-    if (described.head is None) != (description.tokens is None):
-        raise ValueError(expected(str(path), f"the parts of a {kind}", "those of another model"))
-    decoder = compile_described(described, description, weights, backend)
+    model: Any = build_empty(path, CLASSES[kind], with_layers(path, values, most, most))
+    _check_settings(path, model, description)
+    if "tokenizer_file" in metadata and description.tokens is not None:
+        give_tokenizer(model, str(path), metadata["tokenizer_file"].encode())
+    decoder = compile_described(model, description, weights, backend)
     if isinstance(decoder, CompiledDecoder):
         decoder.set_fingerprint(metadata.get("fingerprint"))
     return decoder
 
 
-def _check_head(
-    path: Path, model: AutoregressiveTransformer, description: DecoderDescription
-) -> None:
-    """Refuses a head of other sizes than the weights have."""
+def _check_settings(path: Path, model: Any, description: DecoderDescription) -> None:
+    """Refuses a configuration of another model than that of the tensors."""
     tokens = description.tokens
-    found = None if tokens is None else tokens.output.weight.shape[1]
-    if found != model.head.num_parameters:
-        wanted = f"{model.head.num_parameters} parameters of a token"
-        raise ValueError(expected(str(path), wanted, found))
-
-
-def _read_tokenizer(path: Path, metadata: dict[str, str], model: AutoregressiveTransformer) -> Any:
-    content = metadata.get("tokenizer_file")
-    if content is None:
-        return None
-    tokenizer = read_tokenizer(str(path), content.encode())
-    check_tokenizer(str(path), tokenizer, model.head)
-    return tokenizer
+    rows = () if tokens is None or tokens.positions is None else (len(tokens.positions),)
+    own = file_settings(description)
+    for name, wanted in file_settings(model.describe(*rows)).items():
+        if own.get(name) != wanted:
+            got = own.get(name, "none")
+            raise ValueError(expected(f"{path}: {name}", f"{wanted}, as its config says", got))

@@ -181,11 +181,15 @@ def load_with_weights(folder: Path) -> tuple[Model, str]:
     description = {key: value for key, value in config.items() if key not in OWN_KEYS}
     model = _build(path, weights, cls, description, tensors)
     if tokenizer is not None and isinstance(model, TokenTransformer):
-        name = str(folder / TOKENIZER_FILE)
-        saved = read_tokenizer(name, tokenizer)
-        check_tokenizer(name, saved, model.head)
-        model.tokenizer = saved
+        give_tokenizer(model, str(folder / TOKENIZER_FILE), tokenizer)
     return model.eval(), config.get("weights") or "float32"
+
+
+def give_tokenizer(model: TokenTransformer, name: str, content: bytes) -> None:
+    """Sets the model's tokenizer to that of a file, whose name errors give."""
+    tokenizer = read_tokenizer(name, content)
+    check_tokenizer(name, tokenizer, model.head)
+    model.tokenizer = tokenizer
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:

@@ -5,20 +5,12 @@ from __future__ import annotations
 from torch import Tensor
 
 from linattn_core.errors import expected
-from linattn_models.basics.validation import at_least
+from linattn_models.basics.validation import at_least, instance
 from linattn_models.state.cache import LayerState
 from linattn_models.state.cursor import Cursor
 from linattn_models.state.decoding_state import DecodingState, layer_shape
 
 _ADVICE = "pass a state of this model"
-
-
-def check_prompts(length: int, max_length: int | None) -> None:
-    """Refuses prompts that take more than `max_length` positions."""
-    if max_length is not None and length > max_length:
-        wanted = f"at most max_length {max_length} positions"
-        advice = "shorten the prompts or raise max_length"
-        raise ValueError(expected("prompts", wanted, length, advice))
 
 
 def check_positions(cursor: Cursor, positions: int | None) -> None:
@@ -29,12 +21,11 @@ def check_positions(cursor: Cursor, positions: int | None) -> None:
         raise ValueError(expected("a step", wanted, f"position {cursor.furthest}", advice))
 
 
-def check_end(cursor: Cursor, positions: int | None) -> None:
-    """Refuses prompts that end past the last of the model's `positions`; None for no limit."""
-    if positions is not None and cursor.furthest > positions:
-        wanted = f"at most the model's {positions} positions"
-        advice = "shorten the prompts or build the model with a larger max_length"
-        raise ValueError(expected("prompts and what came before", wanted, cursor.furthest, advice))
+def check_end(end: int, positions: int | None) -> None:
+    """Refuses prompts that end past the last of so many positions; None for no limit."""
+    if positions is not None and end > positions:
+        advice = "shorten the prompts or raise max_length"
+        raise ValueError(expected("prompts", f"at most {positions} positions", end, advice))
 
 
 def known_parameters(state: DecodingState, length: int, lengths: Tensor | None) -> Tensor | None:
@@ -48,22 +39,20 @@ def known_parameters(state: DecodingState, length: int, lengths: Tensor | None) 
     return state.parameters
 
 
-def check_layers(state: object, layers: int) -> None:
+def check_layers(state: DecodingState, layers: int) -> None:
     """Refuses anything but a `DecodingState` with this number of layers."""
-    if not isinstance(state, DecodingState):
-        raise _no_state(state)
+    instance("state", state, DecodingState)
     if len(state.layers) != layers:
         got = f"{len(state.layers)} layers"
         raise ValueError(expected("state", f"{layers} layers", got, _ADVICE))
 
 
-def check_parameters(state: object, num_parameters: int) -> None:
+def check_parameters(state: DecodingState, num_parameters: int) -> None:
     """Refuses a `DecodingState` with another number of parameters of the next token, or no state.
 
     A state of a model of vectors has no parameters and passes.
     """
-    if not isinstance(state, DecodingState):
-        raise _no_state(state)
+    instance("state", state, DecodingState)
     parameters = state.parameters
     if parameters is not None and (parameters.ndim != 2 or parameters.shape[1] != num_parameters):
         wanted = f"{num_parameters} parameters of the next token, (batch, {num_parameters})"
@@ -83,11 +72,6 @@ def check_fits(state: DecodingState, own: DecodingState) -> None:
             raise of_another_model(f"layer {index} of the state", *layers)
 
 
-def less_one(positions: int | None) -> int | None:
-    """`positions` - 1; None (no limit) stays None."""
-    return None if positions is None else positions - 1
-
-
 def room_for(max_length: int | None, positions: int | None) -> int | None:
     """The number of positions to allocate: `max_length`, by default all of the model's."""
     if max_length is None:
@@ -97,7 +81,3 @@ def room_for(max_length: int | None, positions: int | None) -> int | None:
         wanted = f"at most the model's {positions} positions"
         raise ValueError(expected("max_length", wanted, max_length))
     return max_length
-
-
-def _no_state(value: object) -> TypeError:
-    return TypeError(expected("state", "a DecodingState", f"a {type(value).__name__}"))

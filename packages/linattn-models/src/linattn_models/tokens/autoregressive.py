@@ -26,7 +26,7 @@ from linattn_models.heads import Categorical, Head, MixtureOfLogistics, head_fro
 from linattn_models.heads.base import check_sequences
 from linattn_models.layers.config import TransformerConfig
 from linattn_models.layers.transformer import Transformer
-from linattn_models.state import DecodingState, less_one, room_for
+from linattn_models.state import DecodingState, room_for
 from linattn_models.tokens.likelihood import Likelihood
 from linattn_models.tokens.positions import WITHOUT_VECTORS, Positions
 from linattn_models.tokens.token_transformer import TokenTransformer
@@ -144,7 +144,7 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
         Returns:
             (B, P).
         """
-        check_sequences(self.head, tokens, 0, self._most_tokens(self.longest))
+        check_sequences(self.head, tokens, 0, self.most_tokens(self.longest))
         if self.mesh is not None:
             wanted, got = "a model that is whole", "one that ContextParallel has divided"
             raise ValueError(expected("predict_next", wanted, got, "call prefill"))
@@ -172,9 +172,7 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
         known = type(self.head) in (Categorical, MixtureOfLogistics)
         coding = TokenCoding(
             embeddings=tuple(description.embedding(table) for table in self.embeddings),
-            start=None
-            if self.start is None
-            else description.numbers(self.start, "the start vector"),
+            start=description.optional(self.start, "the start vector"),
             positions=self._table(positions),
             output=description.affine(self.output),
             sampler=self.head.sampler() if known else None,
@@ -210,7 +208,7 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
     ) -> tuple[Tensor, DecodingState]:
         """`prefill` from the start."""
         room = self._room(max_length)
-        check_sequences(self.head, tokens, 0, self._most_tokens(room))
+        check_sequences(self.head, tokens, 0, self.most_tokens(room))
         inputs, vectors = self._inputs(tokens, lengths), self._enter(tokens)
         if vectors.shape[1] == 0:
             state = self.transformer.initial_state(len(tokens), max_length=room)
@@ -227,10 +225,6 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
         if self.has_start or inputs is None:
             return parameters
         return parameters.masked_fill((inputs == 0).unsqueeze(1), 0.0)
-
-    def _most_tokens(self, positions: int | None) -> int | None:
-        """The most tokens that are read in so many positions."""
-        return less_one(positions) if self.has_start else positions
 
     def _room(self, max_length: int | None) -> int | None:
         """The number of positions to make room for: `max_length`, `longest` or the default."""

@@ -150,7 +150,7 @@ class TokenTransformer(TokenModel, nn.Module):
             shortest, longest = lengths_within("lengths", lengths, *tokens.shape[:2])
             lengths = None if shortest == longest else lengths.to(tokens.device, torch.int64)
             tokens = tokens[:, :longest]
-        check_end(state.cursor.after(tokens.shape[1], lengths), self.longest)
+        check_end(state.cursor.after(tokens.shape[1], lengths).furthest, self.longest)
         before = known_parameters(state, tokens.shape[1], lengths)
         recent_before = state.recent
         if tokens.shape[1] == 0:

@@ -41,14 +41,19 @@ def embedding(table: nn.Module) -> Tensor:
 
 
 def numbers(tensor: Tensor | None, what: str) -> Tensor:
-    """A plain float32 tensor on the CPU or a CUDA GPU, detached."""
+    """A plain float32 tensor, detached, on the CPU, a CUDA GPU or "meta", which has sizes alone."""
     if tensor is None or type(tensor) not in (Tensor, nn.Parameter):
         raise CannotCompile(expected(what, "a plain tensor", type(tensor), "decode eagerly"))
-    if tensor.dtype != torch.float32 or tensor.device.type not in ("cpu", "cuda"):
+    if tensor.dtype != torch.float32 or tensor.device.type not in ("cpu", "cuda", "meta"):
         got = f"{tensor.dtype} on {tensor.device}"
         advice = "move the model by .float() and .to(), and save it so, or decode eagerly"
         raise CannotCompile(expected(what, "float32 on the CPU or a CUDA GPU", got, advice))
     return tensor.detach()
+
+
+def optional(tensor: Tensor | None, what: str) -> Tensor | None:
+    """As `numbers`; None for None."""
+    return None if tensor is None else numbers(tensor, what)
 
 
 def affine(layer: nn.Module) -> Affine:
@@ -56,8 +61,7 @@ def affine(layer: nn.Module) -> Affine:
     require(layer, TiedLinear if isinstance(layer, TiedLinear) else nn.Linear)
     linear = cast(nn.Linear, layer)
     weight = numbers(linear.weight, "a layer's weight")
-    bias = None if linear.bias is None else numbers(linear.bias, "a layer's bias")
-    return Affine(weight.t(), bias)
+    return Affine(weight.t(), optional(linear.bias, "a layer's bias"))
 
 
 def norm(layer: nn.Module) -> Norm:
@@ -65,7 +69,6 @@ def norm(layer: nn.Module) -> Norm:
     centered = not isinstance(layer, nn.RMSNorm)
     require(layer, nn.LayerNorm if centered else nn.RMSNorm)
     norm = cast(nn.LayerNorm, layer)
-    given = norm.bias if centered else None
-    bias = None if given is None else numbers(given, "a norm's bias")
+    bias = optional(norm.bias if centered else None, "a norm's bias")
     eps = torch.finfo(torch.float32).eps if norm.eps is None else norm.eps
     return Norm(numbers(norm.weight, "a norm's weight"), bias, eps, centered)

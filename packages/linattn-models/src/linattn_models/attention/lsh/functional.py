@@ -5,11 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from linattn_core.errors import expected, quote
+from linattn_core.errors import expected
 from linattn_core.state import accumulation_dtype
 from linattn_core.torch_private import find_observer
 from linattn_models.attention.lsh.operators import lsh_attention_operator
-from linattn_models.basics.validation import at_least, hash_buckets, lengths_within
+from linattn_models.basics.validation import (
+    at_least,
+    boolean,
+    hash_buckets,
+    instance,
+    lengths_within,
+)
 
 _FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 # What observes a call that cannot be differentiated.
@@ -78,8 +84,7 @@ def lsh_attention(
     chunk = at_least("chunk", chunk, 1)
     _check(query, value, chunk)
     _refuse_transforms(query, value)
-    if not isinstance(is_causal, bool):
-        raise TypeError(expected("is_causal", "True or False", quote(is_causal)))
+    boolean("is_causal", is_causal)
     if rotations is None:
         _, heads, _, head_dim = query.shape
         rotations = draw_rotations(
@@ -121,8 +126,7 @@ def draw_rotations(
 
 def _check(query: Tensor, value: Tensor, chunk: int) -> None:
     for name, x in (("query", query), ("value", value)):
-        if not isinstance(x, Tensor):
-            raise TypeError(expected(name, "a torch.Tensor", f"a {type(x).__name__}"))
+        instance(name, x, Tensor)
         if x.ndim != 4 or x.shape[3] == 0:
             wanted = "shape (batch, heads, length, dim) with a dim of at least 1"
             raise ValueError(expected(name, wanted, tuple(x.shape)))
