@@ -84,10 +84,9 @@ void set_shared_limit(int bytes) { shared_limit = bytes; }
 int get_shared_limit() { return shared_limit; }
 void set_order(int seed) { order = seed; }
 
-Status resident(int threads, int shared, int* blocks) {
+int resident(const Launch& launch) {
     constexpr int registers = 65536, of_a_thread = 128;
-    *blocks = std::min(registers / (of_a_thread * threads), shared_limit / std::max(shared, 1));
-    return {0, nullptr};
+    return std::min(registers / (of_a_thread * launch.threads), shared_limit / std::max(launch.shared, 1));
 }
 
 Status run(const Launch& launch) {

@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "linattn/calls.h"
+#include "linattn/host/wave.h"
 
 namespace linattn::emulation {
 
@@ -20,7 +20,7 @@ Status run(const Launch& launch);
 
 // How many blocks a multiprocessor runs side by side: as many as find shared memory and, where threads have nearly the
 // most that they may have, registers.
-Status resident(int threads, int shared, int* blocks);
+int resident(const Launch& launch);
 
 // The shared memory that a block may ask for, in bytes; asking more is cudaErrorInvalidValue. 232,448 at first, as on
 // an H100.
@@ -44,17 +44,15 @@ namespace linattn {
 
 template <class... Parameters, class... Arguments>
 Status launch(const char* name, void (*kernel)(Parameters...), Int grid_x, int grid_y, int threads, int shared,
-              void* /*stream*/, const Arguments&... arguments) {
+              const Start& start, const Arguments&... arguments) {
     const auto thread = [&] { kernel(arguments...); };
     const auto body = [](const void* memory) { (*static_cast<decltype(&thread)>(memory))(); };
-    return emulation::run({name, grid_x, grid_y, threads, shared, body, &thread});
+    const emulation::Launch launch = {name, grid_x, grid_y, threads, shared, body, &thread};
+    if (start.wave == nullptr) return emulation::run(launch);
+    start.wave->take({grid_x * grid_y, emulation::resident(launch)});
+    return {0, nullptr};
 }
 
 inline int shared_limit() { return emulation::get_shared_limit(); }
-
-template <class... Parameters>
-Status resident(const char* /*name*/, void (*)(Parameters...), int threads, int shared, int* blocks) {
-    return emulation::resident(threads, shared, blocks);
-}
 
 }  // namespace linattn

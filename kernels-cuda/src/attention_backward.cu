@@ -2,7 +2,7 @@
 // values, by a pair where the widths allow it, else by a product each. In segments, the sums of each segment are taken
 // again, and those of the gradients, once for keys and values. Where a group of query heads reads one head of keys,
 // each of them has its own part of the gradients of keys, values and initial state.
-#include "passes.h"
+#include "parts.h"
 
 namespace linattn {
 
@@ -121,39 +121,35 @@ Product sums_of_queries(const AttentionBackward& call, const Workspace& work) {
 }
 
 // The gradients of keys and values, from a state R and r; `last` is where they leave it.
-Launches key_value_passes(const AttentionBackward& call, const Workspace& work, const StateView& start,
-                          const StateView& last) {
+void key_value_passes(const AttentionBackward& call, const Workspace& work, const StateView& start,
+                      const StateView& last, Launches& launches) {
     if (is_pair(call)) {
         Product pair = pair_pass(call, work);
         pair.start = start;
         pair.last = last;
-        return Launches().then([&] { return launch_product(call, pair); });
+        launches.product(pair);
+        return;
     }
     Product keys = key_pass(call, work), values = value_pass(call);
     values.start = start;
     keys.start = transposed(start);
     keys.last = transposed(last);
-    Launches launches;
-    if (keys.reads || keys.last.matrix != nullptr || keys.last.vector != nullptr) {
-        launches.then([&] { return launch_product(call, keys); });
-    }
-    if (call.grad_value != nullptr) launches.then([&] { return launch_product(call, values); });
-    return launches;
+    if (keys.reads || keys.last.matrix != nullptr || keys.last.vector != nullptr) launches.product(keys);
+    if (call.grad_value != nullptr) launches.product(values);
 }
 
-Status causal(const AttentionBackward& call, const Workspace& work) {
+void causal_whole(const AttentionBackward& call, const Workspace& work, Launches& launches) {
     Product queries = query_pass(call, work);
-    if (call.segments == 1) {
-        queries.start = transposed(view_of(call, call.state, Readers::group));
-        const StateView start = view_of(call, call.grad_last, Readers::first);
-        // What flows back into the initial state.
-        const StateView last = view_of(call, call.grad_initial, Readers::own);
-        Launches launches;
-        launches.then([&] { return launch_product(call, queries); });
-        if (wants_more(call)) launches.then([&] { return key_value_passes(call, work, start, last).status(); });
-        return launches.status();
-    }
-    Product sums = sums_of_keys(call), gradients = sums_of_queries(call, work);
+    queries.start = transposed(view_of(call, call.state, Readers::group));
+    launches.product(queries);
+    if (!wants_more(call)) return;
+    // What flows back into the initial state is left in `grad_initial`.
+    key_value_passes(call, work, view_of(call, call.grad_last, Readers::first),
+                     view_of(call, call.grad_initial, Readers::own), launches);
+}
+
+void causal_cut(const AttentionBackward& call, const Workspace& work, Launches& launches) {
+    Product queries = query_pass(call, work), sums = sums_of_keys(call), gradients = sums_of_queries(call, work);
     sums.last = work.sums.view();
     gradients.last = work.gradients.view();
     sums.launched_segments -= 1;  // nothing continues the last one's sum
@@ -162,49 +158,54 @@ Status causal(const AttentionBackward& call, const Workspace& work) {
         gradients.first_segment = 1;
         gradients.launched_segments -= 1;
     }
-    Launches launches;
     if (call.grad_query != nullptr) {
         queries.start = transposed(sums.last);
-        launches.then([&] { return launch_product(call, sums); }).then([&] {
-            return launch_scan(call, work.sums, call.state, {}, false);
-        });
+        launches.product(sums).scan(work.sums, call.state, {}, false);
     }
-    launches.then([&] { return launch_product(call, queries); });
-    if (wants_more(call)) {
-        launches.then([&] { return launch_product(call, gradients); })
-            .then([&] { return launch_scan(call, work.gradients, call.grad_last, call.grad_initial, true); })
-            .then([&] { return key_value_passes(call, work, gradients.last, {}).status(); });
-    }
-    return launches.status();
+    launches.product(queries);
+    if (!wants_more(call)) return;
+    launches.product(gradients).scan(work.gradients, call.grad_last, call.grad_initial, true);
+    key_value_passes(call, work, gradients.last, {}, launches);
 }
 
-Status not_causal(const AttentionBackward& call, const Workspace& work) {
+void not_causal(const AttentionBackward& call, const Workspace& work, Launches& launches) {
     Product queries = query_pass(call, work), gradients = sums_of_queries(call, work);
     queries.start = transposed(view_of(call, call.state, Readers::group));
     const StateView start = view_of(call, work.total, Readers::own);
-    Launches launches;
-    launches.then([&] { return launch_product(call, queries); });
-    if (!wants_more(call)) return launches.status();
+    launches.product(queries);
+    if (!wants_more(call)) return;
     if (call.segments == 1) {
         gradients.start = view_of(call, call.grad_last, Readers::first);
         gradients.last = start;
-        launches.then([&] { return launch_product(call, gradients); });
+        launches.product(gradients);
     } else {
         gradients.last = work.gradients.view();
-        launches.then([&] { return launch_product(call, gradients); }).then([&] {
-            return launch_scan(call, work.gradients, call.grad_last, work.total, false);
-        });
+        launches.product(gradients).scan(work.gradients, call.grad_last, work.total, false);
     }
-    return launches.then([&] { return key_value_passes(call, work, start, {}).status(); }).status();
+    key_value_passes(call, work, start, {}, launches);
+}
+
+Status run(const AttentionBackward& call, Wave* wave) {
+    const Workspace work = workspace_of(call);
+    Launches launches(call, wave);
+    if (!call.causal) not_causal(call, work, launches);
+    else if (call.segments == 1) causal_whole(call, work, launches);
+    else causal_cut(call, work, launches);
+    return launches.status();
 }
 
 }  // namespace
 
-Int workspace_bytes(const AttentionBackward& call) { return workspace_of(call).bytes; }
-
-Status attention_backward(const AttentionBackward& call) {
-    const Workspace work = workspace_of(call);
-    return call.causal ? causal(call, work) : not_causal(call, work);
+Int workspace_bytes(const AttentionBackward& call) {
+    const Int whole = call.whole == 0 ? 0 : workspace_of(whole_part(call)).bytes;
+    const Int cut = workspace_of(cut_part(call)).bytes;
+    return whole > cut ? whole : cut;
 }
+
+Status best_plan(const AttentionBackward& call, int multiprocessors, Plan* plan) {
+    return plan_by(run, call, multiprocessors, plan);
+}
+
+Status attention_backward(const AttentionBackward& call) { return run_parts(run, call); }
 
 }  // namespace linattn

@@ -1,6 +1,6 @@
 // linear_attention. Causal: one product, or, in segments, their sums first. Not causal: the sums over all keys, then
 // the product of each query with them.
-#include "passes.h"
+#include "parts.h"
 
 namespace linattn {
 
@@ -25,12 +25,11 @@ Product reading(const AttentionForward& call) {
     return product;
 }
 
-Status causal(const AttentionForward& call) {
+Status causal(const AttentionForward& call, Launches launches) {
     Product product = reading(call);
     product.sums = true;
     product.key = keys_of(call);
     const SegmentStates states = states_of(call);
-    Launches launches;
     if (call.segments == 1) {
         product.start = view_of(call, call.initial, Readers::group);
         product.last = view_of(call, call.last, Readers::group);
@@ -38,35 +37,43 @@ Status causal(const AttentionForward& call) {
         Product sums = sums_of_keys(call);
         sums.last = product.start = states.view();
         if (!exists(call.last)) sums.launched_segments -= 1;  // nothing continues the last one's sum
-        launches.then([&] { return launch_product(call, sums); });
-        launches.then([&] { return launch_scan(call, states, call.initial, call.last, false); });
+        launches.product(sums).scan(states, call.initial, call.last, false);
     }
-    return launches.then([&] { return launch_product(call, product); }).status();
+    return launches.product(product).status();
 }
 
-Status not_causal(const AttentionForward& call) {
+Status not_causal(const AttentionForward& call, Launches launches) {
     const StateView total = view_of(call, call.last, Readers::group);
     Product sums = sums_of_keys(call);
     sums.last = total;
     Product product = reading(call);
     product.start = total;
     const SegmentStates states = states_of(call);
-    Launches launches;
     const bool cut = call.segments > 1;
     if (cut) sums.last = states.view();
     else sums.start = view_of(call, call.initial, Readers::group);
-    launches.then([&] { return launch_product(call, sums); });
-    if (cut) launches.then([&] { return launch_scan(call, states, call.initial, call.last, false); });
-    return launches.then([&] { return launch_product(call, product); }).status();
+    launches.product(sums);
+    if (cut) launches.scan(states, call.initial, call.last, false);
+    return launches.product(product).status();
+}
+
+Status run(const AttentionForward& call, Wave* wave) {
+    const Launches launches(call, wave);
+    return call.causal ? causal(call, launches) : not_causal(call, launches);
 }
 
 }  // namespace
 
 Int workspace_bytes(const AttentionForward& call) {
-    const Int states = call.sequences * call.kv_heads * call.segments;
-    return call.segments == 1 ? 0 : states * states_of(call).numbers() * Int(sizeof(float));
+    const AttentionForward cut = cut_part(call);
+    const Int states = cut.sequences * cut.kv_heads * cut.segments;
+    return cut.segments == 1 ? 0 : states * states_of(cut).numbers() * Int(sizeof(float));
 }
 
-Status attention_forward(const AttentionForward& call) { return call.causal ? causal(call) : not_causal(call); }
+Status best_plan(const AttentionForward& call, int multiprocessors, Plan* plan) {
+    return plan_by(run, call, multiprocessors, plan);
+}
+
+Status attention_forward(const AttentionForward& call) { return run_parts(run, call); }
 
 }  // namespace linattn

@@ -1,8 +1,7 @@
-#include "lean_launch.h"
+#include "lean_start.h"
 
 namespace linattn {
 
-Status launch_lean_64(const Product& call, void* stream) { return launch_lean_of<64>(call, stream); }
-Status resident_lean_64(int* blocks) { return resident_lean_of<64>(blocks); }
+Status start_lean_64(const Product& call, const Start& start) { return start_lean_of<64>(call, start); }
 
 }  // namespace linattn

@@ -1,12 +1,12 @@
-#include "lean_launch.h"
+#include "lean_start.h"
 
 namespace linattn {
 
-Status launch_lean_pair(const Product& call, void* stream) {
-    return launch_lean_of<gradient_width, Walk::pair>(call, stream);
+Status start_lean_pair(const Product& call, const Start& start) {
+    return start_lean_of<gradient_width, Walk::pair>(call, start);
 }
-Status launch_lean_query_sums(const Product& call, void* stream) {
-    return launch_lean_of<gradient_width, Walk::query_sums>(call, stream);
+Status start_lean_query_sums(const Product& call, const Start& start) {
+    return start_lean_of<gradient_width, Walk::query_sums>(call, start);
 }
 
 }  // namespace linattn

@@ -1,6 +1,5 @@
 // What a caller needs before a launch: shared memory of a block, and how many segments are best.
-#include "lean.h"
-#include "product.h"
+#include "parts.h"
 
 namespace linattn {
 
@@ -20,29 +19,11 @@ int bytes_of_widths(Int dim, Int value_dim) {
     return with_shape<parts>(dim, take) && with_shape<parts>(value_dim, take) ? bytes : -1;
 }
 
-// Of a product of keys and values of these widths.
-template <int parts>
-Int slices_of_widths(Int width, Int columns) {
-    Int slices = 1;
-    with_shape<parts>(width, [&](auto shape) { slices = slices_of<decltype(shape)>(columns); });
-    return slices;
-}
-
-Int slices_of_widths(const Attention& call, Int width, Int columns) {
-    switch (parts_of(call.query_dtype, call.value_dtype, call.precision)) {
-        case 1: return slices_of_widths<1>(width, columns);
-        case 2: return slices_of_widths<2>(width, columns);
-        default: return slices_of_widths<3>(width, columns);
-    }
-}
-
-// The most that a pass of the call has: those of the gradients of queries and keys have keys as wide as the values.
-Int most_slices(const Attention& call, bool derivatives) {
-    const bool lean = parts_of(call.query_dtype, call.value_dtype, call.precision) == 1;
-    if (lean && !derivatives && is_lean_width(call.dim, call.value_dim)) return 1;
-    const Int slices = slices_of_widths(call, call.dim, call.value_dim);
-    const Int reversed = derivatives ? slices_of_widths(call, call.value_dim, call.dim) : 1;
-    return slices > reversed ? slices : reversed;
+// The most segments that gain something: one of fewer chunks would cost more in states.
+Int most_segments(const Attention& call) {
+    constexpr Int shortest = 4 * segment_grain;
+    const Int positions = call.queries > call.keys ? call.queries : call.keys;
+    return call.sequences == 0 ? 0 : positions * call.batch / call.sequences / shortest;
 }
 
 }  // namespace
@@ -55,26 +36,20 @@ int shared_bytes(int dim, int value_dim, Dtype query_dtype, Dtype value_dtype, P
     }
 }
 
-Status resident_blocks(Int width, Dtype query_dtype, Dtype value_dtype, Precision precision, bool derivatives,
-                       int* blocks) {
-    switch (parts_of(query_dtype, value_dtype, precision)) {
-        case 1: return resident_1(width, derivatives, blocks);
-        case 2: return resident_2(width, derivatives, blocks);
-        default: return resident_3(width, derivatives, blocks);
-    }
-}
-
-int best_segments(const Attention& call, bool derivatives, Int side_by_side) {
-    constexpr Int shortest = 4 * segment_grain;
-    const Int blocks = call.sequences * call.heads * most_slices(call, derivatives);
+Plan plan_of(const Attention& call, const Wave& wave, int multiprocessors) {
+    const Int at_once = Int(multiprocessors) * wave.resident, most = most_segments(call);
+    if (wave.blocks == 0) return {1, 0};
     // As many segments as run side by side: one more would run alone when all others have ended. If the blocks fill
     // more than half of the GPU, cutting only costs a second reading of the keys.
-    const Int wanted = blocks == 0 ? 1 : side_by_side / blocks;
-    // A segment of fewer chunks would cost more in states than it gains.
-    const Int positions = call.queries > call.keys ? call.queries : call.keys;
-    const Int length = call.sequences == 0 ? 0 : positions * call.batch / call.sequences;
-    const Int most = length / shortest;
-    return static_cast<int>(clamped(wanted, 1, most < 1 ? 1 : most));
+    if (wave.blocks <= at_once) return {static_cast<int>(clamped(at_once / wave.blocks, 1, most < 1 ? 1 : most)), 0};
+    // Of more blocks, the last would run alone. If they are few, those that fill the GPU are walked whole, and then the
+    // others are cut.
+    const Int units = units_of(call), blocks = wave.blocks / units;
+    const Int whole = wave.blocks / at_once * at_once / blocks, rest = (units - whole) * blocks;
+    const Int segments = rest == 0 ? 1 : clamped(at_once / rest, 1, most);
+    constexpr Int fewest = 4;
+    if (call.cu_seqlens != nullptr || whole == 0 || segments < fewest) return {1, 0};
+    return {static_cast<int>(segments), whole};
 }
 
 }  // namespace linattn

@@ -117,23 +117,24 @@ Product sums_of_keys(const Attention& call) {
     return product;
 }
 
-Status launch_product(const Attention& call, const Product& product) {
-    if (product.sequences * product.heads == 0) return {0, nullptr};
-    switch (parts_of(call.query_dtype, call.value_dtype, call.precision)) {
-        case 1: return launch_product_1(product, call.stream);
-        case 2: return launch_product_2(product, call.stream);
-        default: return launch_product_3(product, call.stream);
+Launches& Launches::product(const Product& product) {
+    if (status_.error != 0 || product.sequences * product.heads == 0) return *this;
+    switch (parts_of(call_.query_dtype, call_.value_dtype, call_.precision)) {
+        case 1: status_ = start_product_1(product, start_); break;
+        case 2: status_ = start_product_2(product, start_); break;
+        default: status_ = start_product_3(product, start_);
     }
+    return *this;
 }
 
-Status launch_scan(const Attention& call, const SegmentStates& states, const State& first, const State& last,
-                   bool backwards) {
-    const Int blocks = (states.numbers() + scan_threads - 1) / scan_threads * call.sequences * states.heads;
-    if (blocks == 0) return {0, nullptr};
-    const int group = states.readers == Readers::own ? group_of(call) : 1;
+Launches& Launches::scan(const SegmentStates& states, const State& first, const State& last, bool backwards) {
+    const Int blocks = (states.numbers() + scan_threads - 1) / scan_threads * call_.sequences * states.heads;
+    if (status_.error != 0 || blocks == 0) return *this;
+    const int group = states.readers == Readers::own ? group_of(call_) : 1;
     const Int matrix = states.dim * states.value_dim;
     const Scan sums = {states.data, first, last, matrix, states.dim, group, states.segments, backwards};
-    return LINATTN_LAUNCH("scan", scan, blocks, 1, scan_threads, 0, call.stream, sums);
+    status_ = LINATTN_LAUNCH("scan", linattn::scan, blocks, 1, scan_threads, 0, start_, sums);
+    return *this;
 }
 
 Result result_of(void* data, Int width, Dtype dtype) {

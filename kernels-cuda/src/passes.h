@@ -5,20 +5,6 @@
 
 namespace linattn {
 
-// Launches in order until one fails, which is then what the whole came to.
-class Launches {
-public:
-    template <class Launch>
-    Launches& then(const Launch& launch) {
-        if (status_.error == 0) status_ = launch();
-        return *this;
-    }
-    Status status() const { return status_; }
-
-private:
-    Status status_ = {0, nullptr};
-};
-
 // The states of all sequences, heads and segments in the workspace: for each, D x M numbers of S and D of z.
 struct SegmentStates {
     float* data;
@@ -56,13 +42,29 @@ Product product_of(const Attention& call);
 // sum_j phi(k_j) [v_j, 1]^T of each segment and head of keys.
 Product sums_of_keys(const Attention& call);
 
-Status launch_product(const Attention& call, const Product& product);
-
-// Turns the sums of each segment into the state that it begins with, from `first` on, which has heads of keys; `last`
-// takes the total.
-Status launch_scan(const Attention& call, const SegmentStates& states, const State& first, const State& last,
-                   bool backwards);
-
 Result result_of(void* data, Int width, Dtype dtype);
+
+// The launches of a call in order until one fails, which is then what the whole came to. With a `wave`, nothing is
+// launched; it takes the launch that fills most of a GPU.
+class Launches {
+public:
+    explicit Launches(const Attention& call, Wave* wave = nullptr) : call_(call), start_{call.stream, wave} {}
+
+    Launches& product(const Product& product);
+
+    // Turns the sums of each segment into the state that it begins with, from `first` on, which has heads of keys;
+    // `last` takes the total.
+    Launches& scan(const SegmentStates& states, const State& first, const State& last, bool backwards);
+
+    Status status() const { return status_; }
+
+private:
+    const Attention& call_;
+    Start start_;
+    Status status_ = {0, nullptr};
+};
+
+// How a call whose launches fill a GPU so far as `wave` says, uncut, is best launched.
+Plan plan_of(const Attention& call, const Wave& wave, int multiprocessors);
 
 }  // namespace linattn

@@ -1,4 +1,4 @@
-// Launching the product: which kernel for which widths, and the grid.
+// Starting the product: which kernel for which widths, and the grid.
 #pragma once
 
 #include <string>
@@ -60,18 +60,18 @@ int slices_of(Int columns) {
 }
 
 template <class Shape>
-Status launch_shape(Product call, void* stream) {
+Status start_shape(Product call, const Start& start) {
     call.slices = slices_of<Shape>(call.value.width);
     const Int blocks = call.sequences * call.heads * call.slices;
     const int shared = call.finish == Finish::derivative ? Shape::shared_bytes_with_origin : Shape::shared_bytes;
     return LINATTN_LAUNCH(product_name<Shape>(), product<Shape>, blocks, call.launched_segments, Shape::threads, shared,
-                          stream, call);
+                          start, call);
 }
 
 template <int parts>
-Status launch_product_of(const Product& call, void* stream) {
+Status start_product_of(const Product& call, const Start& start) {
     Status status = {error_invalid_value, "product"};
-    const auto launch = [&](auto shape) { status = launch_shape<decltype(shape)>(call, stream); };
+    const auto launch = [&](auto shape) { status = start_shape<decltype(shape)>(call, start); };
     if (call.pair) {
         with_pair<parts>(call.row.width > call.value.width ? call.row.width : call.value.width, launch);
     } else {
@@ -80,25 +80,9 @@ Status launch_product_of(const Product& call, void* stream) {
     return status;
 }
 
-// How many blocks of the kernel for rows of this width a multiprocessor runs side by side; those that take derivatives
-// need more shared memory.
-template <int parts>
-Status resident_of(Int width, bool derivatives, int* blocks) {
-    Status status = {error_invalid_value, "product"};
-    with_shape<parts>(width, [&](auto shape) {
-        using Shape = decltype(shape);
-        const int shared = derivatives ? Shape::shared_bytes_with_origin : Shape::shared_bytes;
-        status = LINATTN_RESIDENT(product_name<Shape>(), product<Shape>, Shape::threads, shared, blocks);
-    });
-    return status;
-}
-
 // One source file each, to compile side by side.
-Status launch_product_1(const Product& call, void* stream);
-Status launch_product_2(const Product& call, void* stream);
-Status launch_product_3(const Product& call, void* stream);
-Status resident_1(Int width, bool derivatives, int* blocks);
-Status resident_2(Int width, bool derivatives, int* blocks);
-Status resident_3(Int width, bool derivatives, int* blocks);
+Status start_product_1(const Product& call, const Start& start);
+Status start_product_2(const Product& call, const Start& start);
+Status start_product_3(const Product& call, const Start& start);
 
 }  // namespace linattn

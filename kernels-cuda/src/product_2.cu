@@ -2,7 +2,6 @@
 
 namespace linattn {
 
-Status launch_product_2(const Product& call, void* stream) { return launch_product_of<2>(call, stream); }
-Status resident_2(Int width, bool derivatives, int* blocks) { return resident_of<2>(width, derivatives, blocks); }
+Status start_product_2(const Product& call, const Start& start) { return start_product_of<2>(call, start); }
 
 }  // namespace linattn

@@ -2,7 +2,6 @@
 
 namespace linattn {
 
-Status launch_product_3(const Product& call, void* stream) { return launch_product_of<3>(call, stream); }
-Status resident_3(Int width, bool derivatives, int* blocks) { return resident_of<3>(width, derivatives, blocks); }
+Status start_product_3(const Product& call, const Start& start) { return start_product_of<3>(call, start); }
 
 }  // namespace linattn

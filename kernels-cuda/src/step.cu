@@ -25,8 +25,9 @@ Status step(const Step& call) {
     const int shared = static_cast<int>(step_shared_bytes(call.dim));
     const int sharing = heads <= few_heads && call.value_dim > slice_columns ? step_warps : 1;
     const Int blocks = sharing == 1 ? (heads + step_warps - 1) / step_warps : heads;
-    return LINATTN_LAUNCH("step_heads", step_heads, blocks, 1, step_threads, shared, call.stream, call,
-                          reads_vectors(call), sharing);
+    const Start start = {call.stream, nullptr};
+    return LINATTN_LAUNCH("step_heads", step_heads, blocks, 1, step_threads, shared, start, call, reads_vectors(call),
+                          sharing);
 }
 
 }  // namespace linattn

@@ -177,7 +177,7 @@ def test_native_code_reads_a_call_once(emulation: ModuleType) -> None:
 
     class Recording:
         def __getattr__(self, name: str) -> Any:
-            if name.startswith(("attention_", "best_", "forward_", "backward_")):
+            if name.startswith(("attention_", "plan_")):
                 asked.append(name)
             return getattr(emulation, name)
 
@@ -188,7 +188,7 @@ def test_native_code_reads_a_call_once(emulation: ModuleType) -> None:
         asked.append("|")
         assert backend.refuses(call) is None
         backend.attention(call)
-    planned = ["best_segments", "forward_workspace", "attention_forward"]
+    planned = ["plan_forward", "attention_forward"]
     assert asked == [
         "|", *planned, "|", "attention_forward", "|", *planned, "|", "attention_forward",
     ]  # fmt: skip

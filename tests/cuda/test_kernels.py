@@ -14,7 +14,8 @@ from linattn_core import (
     linear_attention_step,
     operators,
 )
-from linattn_core.calls import AttentionCall
+from linattn_core.calls import AttentionCall, Gradients, Output
+from linattn_core.native import Upstream
 from linattn_core.registry import find_backend
 from linattn_cuda.device import Gpu
 from tests.contract.agreement import assert_within_budget
@@ -80,23 +81,28 @@ def test_any_number_of_segments(one: Case, segments: int, monkeypatch: pytest.Mo
         assert_within_budget(case, CUT)
 
 
-def best_segments(call: AttentionCall, *, derivatives: bool = False, gpu: Gpu = H100) -> int:
-    """What a backend chooses that is free to."""
+def plan_of(call: AttentionCall, *, derivatives: bool = False, gpu: Gpu = H100) -> tuple[int, int]:
+    """Segments, and what is whole, that a backend chooses that is free to."""
     backend = EmulatedBackend(gpu)
     backend.segments = None
-    fields = backend._complete(backend._fields.attention(call), call)
     if derivatives:
-        fields["grad_initial"] = (0, 0)
-    backend._add_plan(call, fields, derivatives=derivatives)
-    segments: int = fields["segments"]
-    return segments
+        output = Output(call.value, call.value[..., 0].float(), None)
+        upstream = Upstream(call, output, call.value, None, None)
+        fields = backend._fields.backward(upstream, Gradients(*call[:3], None, None))
+    else:
+        fields = backend._fields.forward(call, Output(call.value, call.value[..., 0], None))
+    plan = backend._make_plan(call, backend._complete(fields, call), derivatives)
+    return plan[:2]
 
 
 def call_of(
-    heads: int, length: int, dim: int, value_dim: int, dtype: torch.dtype = torch.bfloat16
-) -> AttentionCall:
-    """Tensors of these sizes in next to no memory."""
-    x, v = (torch.zeros((), dtype=dtype).expand(1, heads, length, n) for n in (dim, value_dim))
+    heads: int, length: int, dim: int, value_dim: int, dtype: torch.dtype = torch.bfloat16,
+    batch: int = 1,
+) -> AttentionCall:  # fmt: skip
+    """Tensors of these sizes in next to no memory, their rows laid out as kernels like them."""
+    x, v = (
+        torch.zeros(n, dtype=dtype).expand(batch, heads, length, n) for n in (dim, value_dim)
+    )  # fmt: skip
     return AttentionCall(x, x, v, True)
 
 
@@ -112,22 +118,63 @@ def blocks_of_a_head(dtype: torch.dtype, dim: int, value_dim: int) -> int:
 def test_segments_fill_a_gpu_and_no_more(
     dim: int, value_dim: int, dtype: torch.dtype, derivatives: bool
 ) -> None:
-    """As many blocks as run side by side; many heads fill it anyway, and are not cut."""
+    """As many blocks as run side by side: the same number for any heads."""
     of_a_head = blocks_of_a_head(dtype, dim, value_dim)
     if derivatives:  # the passes of the gradients of queries and keys
         of_a_head = max(of_a_head, blocks_of_a_head(dtype, value_dim, dim))
-    for heads in (1, 3, 8, 23, 64, 100, 600):
-        call = call_of(heads, 2**20, dim, value_dim, dtype)
-        side_by_side = EmulatedBackend()._side_by_side(call, derivatives)
-        segments = best_segments(call, derivatives=derivatives)
-        blocks = heads * of_a_head
-        assert segments == 1 or blocks * segments <= side_by_side
-        assert side_by_side < blocks * (segments + 1)
+    calls = {heads: call_of(heads, 2**20, dim, value_dim, dtype) for heads in (1, 3, 8, 23, 64)}
+    side_by_side = of_a_head * plan_of(calls[1], derivatives=derivatives)[0]
+    assert any(0 <= n * H100.multiprocessors - side_by_side < of_a_head for n in (1, 2, 3, 4))
+    for heads, call in calls.items():
+        segments, whole = plan_of(call, derivatives=derivatives)
+        assert whole == 0
+        assert segments == max(1, side_by_side // (heads * of_a_head))
+
+
+def test_the_plan_is_of_the_kernel_that_runs() -> None:
+    """Three blocks of the lean kernel run side by side, four of the one that takes masks."""
+    call = call_of(1, 2**20, 64, 64)
+    masked = call._replace(attn_mask=torch.ones(1, dtype=torch.bool).expand(1, 2**20))
+    assert plan_of(call) == (3 * 132, 0)
+    assert plan_of(masked) == (4 * 132, 0)
+    assert plan_of(call, derivatives=True) == (2 * 132, 0)
+
+
+@pytest.mark.parametrize(("batch", "heads"), [(1, 400), (400, 1), (25, 16)])
+def test_the_last_blocks_do_not_run_alone(batch: int, heads: int) -> None:
+    """396 blocks run side by side, so four heads of 400 are cut, or one row of 25."""
+    segments, whole = plan_of(call_of(heads, 2**16, 64, 64, batch=batch))
+    units = max(batch, heads)
+    rest = batch * heads * (units - whole) // units
+    assert 0 < rest <= 16
+    assert segments == 396 // rest
+    assert plan_of(call_of(512, 2**16, 64, 64)) == (1, 0)  # the last blocks fill a fourth
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("batch", [1, 5])
+def test_some_are_whole_and_others_cut(
+    batch: int, heads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four blocks run side by side for each query head of a group; there are five groups."""
+    backend = find_backend(WALKING)
+    monkeypatch.setattr(backend, "segments", None)
+    monkeypatch.setattr(backend, "on", H100._replace(multiprocessors=heads))
+    plans: dict[object, tuple[int, int, int]] = {}
+    monkeypatch.setattr(backend, "_plans", plans)
+    lengths = None if batch == 1 else (1_030, 0, 64, 700, 900)
+    case = Case(
+        batch=batch, heads=heads * 5 // batch, kv_heads=5 // batch, queries=1_030, head_dim=24,
+        value_dim=20, key_lengths=lengths, initial_state=True, dtype=torch.bfloat16,
+    )  # fmt: skip
+    for is_causal in (True, False):
+        assert_within_budget(case.with_(is_causal=is_causal), WALKING)
+    assert {plan[:2] for plan in plans.values()} == {(4, 4)}
 
 
 def test_short_sequences_are_not_cut() -> None:
-    assert best_segments(call_of(1, 64, 64, 64)) == best_segments(call_of(0, 64, 64, 64)) == 1
-    assert best_segments(call_of(1, 1_024, 64, 64)) == 4
+    assert plan_of(call_of(1, 64, 64, 64)) == plan_of(call_of(0, 64, 64, 64)) == (1, 0)
+    assert plan_of(call_of(1, 1_024, 64, 64)) == (4, 0)
 
 
 @pytest.mark.parametrize(("shared_limit", "segments"), [(232_448, 5), (101_376, 1)])
@@ -139,7 +186,7 @@ def test_segments_depend_on_how_many_blocks_fit(
     gpu = H100._replace(shared_bytes=shared_limit)
     emulation.set_shared_limit(shared_limit)
     try:
-        assert best_segments(call, gpu=gpu) == segments
+        assert plan_of(call, gpu=gpu) == (segments, 0)
     finally:
         emulation.set_shared_limit(232_448)
 

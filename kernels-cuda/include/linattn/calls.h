@@ -48,6 +48,7 @@ struct Attention {
     bool normalize;  // otherwise the output is the numerator alone
     bool causal;
     int segments;     // pieces that each sequence is cut into, a block of threads for each; 1: one block walks it
+    Int whole;        // but so many rows of the batch, of a batch of one heads of keys, are walked whole, before others
     void* workspace;  // workspace_bytes of the same call; may be null where that is 0
     void* stream;     // cudaStream_t
 };
@@ -107,14 +108,13 @@ int shared_bytes(int dim, int value_dim, Dtype query_dtype, Dtype value_dtype, P
 // The same for a decoding step, which takes features of any width that fit.
 Int step_shared_bytes(Int dim);
 
-// How many blocks of the kernel for rows of this width a multiprocessor of the current GPU runs side by side;
-// `derivatives`: with the memory that a backward pass needs.
-Status resident_blocks(Int width, Dtype query_dtype, Dtype value_dtype, Precision precision, bool derivatives,
-                       int* blocks);
-
-// As how many segments a call is best computed, where the GPU runs so many blocks of its widest kernel side by side;
-// `derivatives`: backward. It reads sizes, dtypes and the precision.
-int best_segments(const Attention& call, bool derivatives, Int side_by_side);
+// What `segments` and `whole` of a call are best on the current GPU, which has so many multiprocessors.
+struct Plan {
+    int segments;
+    Int whole;
+};
+Status best_plan(const AttentionForward& call, int multiprocessors, Plan* plan);
+Status best_plan(const AttentionBackward& call, int multiprocessors, Plan* plan);
 
 Status attention_forward(const AttentionForward& call);
 Status attention_backward(const AttentionBackward& call);

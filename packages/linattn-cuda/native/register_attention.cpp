@@ -3,6 +3,9 @@
 // Python has checked shapes, dtypes and devices; here only the address of a tensor is taken. All of them are on the
 // device, those of lengths too.
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <tuple>
 
 #include "launch_error.hpp"
 #include "linattn/calls.h"
@@ -20,6 +23,7 @@ const FieldTable<Attention>& own_fields() {
         {"mask", set<&Attention::mask>},
         {"precision", set<&Attention::precision>},
         {"segments", [](Attention& call, PyObject* value) { load(call.segments, value); }},
+        {"whole", set<&Attention::whole>},
         {"workspace", set<&Attention::workspace>},
         {"stream", set<&Attention::stream>},
     };
@@ -40,6 +44,24 @@ AttentionForward forward_of(const py::dict& fields) {
 
 AttentionBackward backward_of(const py::dict& fields) {
     return filled<AttentionBackward>(fields, attention_fields(), backward_fields(), own_fields());
+}
+
+// Segments, what is whole, and bytes of the workspace; where `segments` are given, all sequences are cut so.
+template <class Call>
+std::tuple<int, Int, Int> plan_call(Call call, int segments, int multiprocessors) {
+    Plan plan = {segments, 0};
+    if (segments == 0) expect_success("the plan", best_plan(call, multiprocessors, &plan));
+    call.segments = plan.segments;
+    call.whole = plan.whole;
+    return {plan.segments, plan.whole, workspace_bytes(call)};
+}
+
+std::tuple<int, Int, Int> plan_forward(const py::dict& fields, int segments, int multiprocessors) {
+    return plan_call(forward_of(fields), segments, multiprocessors);
+}
+
+std::tuple<int, Int, Int> plan_backward(const py::dict& fields, int segments, int multiprocessors) {
+    return plan_call(backward_of(fields), segments, multiprocessors);
 }
 
 void run_forward(const py::dict& fields) {
@@ -63,12 +85,8 @@ void run_step(const py::dict& fields) {
 }  // namespace
 
 void register_attention(py::module_& module) {
-    module.def("forward_workspace", [](const py::dict& fields) { return workspace_bytes(forward_of(fields)); });
-    module.def("backward_workspace", [](const py::dict& fields) { return workspace_bytes(backward_of(fields)); });
-    module.def("best_segments", [](const py::dict& fields, bool derivatives, Int side_by_side) {
-        const auto call = filled<Attention>(fields, attention_fields(), own_fields());
-        return best_segments(call, derivatives, side_by_side);
-    });
+    module.def("plan_forward", &plan_forward);
+    module.def("plan_backward", &plan_backward);
     module.def("attention_forward", &run_forward);
     module.def("attention_backward", &run_backward);
     module.def("step", &run_step);

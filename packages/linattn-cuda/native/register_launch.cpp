@@ -1,4 +1,4 @@
-// What a caller asks before a launch: what the GPU offers, shared memory, segments.
+// What a caller asks before a launch: what the GPU offers, and shared memory.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -17,16 +17,9 @@ namespace py = pybind11;
 
 namespace linattn {
 
+#ifndef LINATTN_EMULATED
 namespace {
 
-int resident_blocks_of(Int width, Dtype query_dtype, Dtype value_dtype, Precision precision, bool derivatives) {
-    int blocks = 0;
-    const Status status = resident_blocks(width, query_dtype, value_dtype, precision, derivatives, &blocks);
-    expect_success("counting the resident blocks", status);
-    return blocks;
-}
-
-#ifndef LINATTN_EMULATED
 // Of a GPU: major and minor capability, multiprocessors, the most bytes of shared memory that a block may ask for.
 std::array<int, 4> device_attributes(int index) {
     constexpr std::array<cudaDeviceAttr, 4> asked = {cudaDevAttrComputeCapabilityMajor,
@@ -40,14 +33,13 @@ std::array<int, 4> device_attributes(int index) {
 }
 
 void make_current(int index) { expect_success("the change of this thread's GPU", cudaSetDevice(index)); }
-#endif
 
 }  // namespace
+#endif
 
 void register_launch(py::module_& module) {
     module.def("shared_bytes", &shared_bytes);
     module.def("step_shared_bytes", &step_shared_bytes);
-    module.def("resident_blocks", &resident_blocks_of);
 #ifdef LINATTN_EMULATED
     module.def("set_shared_limit", &emulation::set_shared_limit);
     module.def("set_order", &emulation::set_order);

@@ -1,13 +1,13 @@
 // Starting a kernel, on a GPU or in the emulation: LINATTN_LAUNCH(name, kernel, grid_x, grid_y, threads, shared bytes,
-// stream, arguments...) is a Status that names the kernel and the CUDA error, if any. The name is the kernel's own.
+// start, arguments...) is a Status that names the kernel and the CUDA error, if any. The name is the kernel's own.
 #pragma once
 
-#include "linattn/calls.h"
+#include "linattn/host/wave.h"
 
 #ifdef LINATTN_EMULATED
 #include "emulation/launch.hpp"
 
-#define LINATTN_FOR_KERNEL(function, name, kernel, ...) ::linattn::function(name, kernel, __VA_ARGS__)
+#define LINATTN_LAUNCH(name, kernel, ...) ::linattn::launch(name, kernel, __VA_ARGS__)
 #else
 #include <cuda_runtime.h>
 
@@ -69,39 +69,29 @@ inline int shared_limit() {
     return limit;
 }
 
-// How many blocks a multiprocessor runs side by side.
-template <class... Parameters>
-Status resident(Allowed& allowed, const char* name, void (*kernel)(Parameters...), int threads, int shared,
-                int* blocks) {
-    const Status status = allow_shared(allowed, name, kernel, shared);
-    if (status.error != 0) return status;
-    return status_of(cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, kernel, threads, shared), name);
-}
-
 template <class... Parameters, class... Arguments>
 Status launch(Allowed& allowed, const char* name, void (*kernel)(Parameters...), Int grid_x, int grid_y, int threads,
-              int shared, void* stream, const Arguments&... arguments) {
+              int shared, const Start& start, const Arguments&... arguments) {
     if (grid_x > 0x7fffffffLL || grid_y > 0xffff) return {static_cast<int>(cudaErrorInvalidConfiguration), name};
     const Status status = allow_shared(allowed, name, kernel, shared);
     if (status.error != 0) return status;
+    if (start.wave != nullptr) {
+        int resident = 0;
+        const auto error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, threads, shared);
+        start.wave->take({grid_x * grid_y, resident});
+        return status_of(error, name);
+    }
     const dim3 grid(static_cast<unsigned>(grid_x), static_cast<unsigned>(grid_y));
-    kernel<<<grid, threads, shared, static_cast<cudaStream_t>(stream)>>>(arguments...);
+    kernel<<<grid, threads, shared, static_cast<cudaStream_t>(start.stream)>>>(arguments...);
     return status_of(cudaPeekAtLastError(), name);
 }
 
 }  // namespace linattn
 
-// Calls a function of the above for a kernel, which each place in the code has one of.
-#define LINATTN_FOR_KERNEL(function, name, kernel, ...)                 \
-    [&] {                                                               \
-        static ::linattn::Allowed allowed{};                            \
-        return ::linattn::function(allowed, name, kernel, __VA_ARGS__); \
+// Each place in the code has a kernel of its own.
+#define LINATTN_LAUNCH(name, kernel, ...)                             \
+    [&] {                                                             \
+        static ::linattn::Allowed allowed{};                          \
+        return ::linattn::launch(allowed, name, kernel, __VA_ARGS__); \
     }()
 #endif
-
-#define LINATTN_LAUNCH(name, kernel, grid_x, grid_y, threads, shared, stream, ...) \
-    LINATTN_FOR_KERNEL(launch, name, kernel, grid_x, grid_y, threads, shared, stream, __VA_ARGS__)
-
-// How many blocks of a kernel a multiprocessor runs side by side: a Status, and the number in `blocks`.
-#define LINATTN_RESIDENT(name, kernel, threads, shared, blocks) \
-    LINATTN_FOR_KERNEL(resident, name, kernel, threads, shared, blocks)

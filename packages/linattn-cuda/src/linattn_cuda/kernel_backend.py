@@ -37,9 +37,16 @@ _MOST_PLANS = 4_096
 
 
 class _Plan(NamedTuple):
-    """The pieces that each sequence is cut into, and bytes of the workspace."""
+    """How a call is launched.
+
+    Attributes:
+        segments: pieces that each sequence is cut into.
+        whole: rows of the batch, or of one row key heads, that are not cut.
+        workspace: bytes of memory for it.
+    """
 
     segments: int
+    whole: int
     workspace: int
 
 
@@ -220,36 +227,32 @@ class KernelBackend(ABC):
         Native code reads the fields for a plan only where none is kept for calls of these sizes.
         """
         query, value = call.query, call.value
-        states = tuple(map(bool, fields["grad_initial"])) if derivatives else None
+        # Where rows begin, a mask, and what is wanted decide which kernels run.
+        q, k, v = fields["query"], fields["key"], fields["value"]
+        wanted = None
+        if derivatives:
+            g = fields["grad_out"]
+            wanted = (
+                g[1:], g[0] % 16, *map(bool, fields["grad_initial"]), bool(fields["grad_query"]),
+                bool(fields["grad_key"]), bool(fields["grad_value"]),
+            )  # fmt: skip
         key = (
             query.shape, call.key.shape[1:3], value.shape[3], query.dtype, value.dtype,
-            query.device, call.is_causal, fields["sequences"], fields["precision"], states,
-            self.segments,
+            query.device, call.is_causal, fields["sequences"], fields["precision"], self.segments,
+            q[1:], k[1:], v[1:], (q[0] | k[0] | v[0]) % 16, bool(fields["mask"]),
+            bool(fields["cu_seqlens"]), wanted,
         )  # fmt: skip
         plan = self._plans.get(key)
         if plan is None:
             if len(self._plans) >= _MOST_PLANS:
                 self._plans.clear()
             plan = self._plans[key] = self._make_plan(call, fields, derivatives)
-        fields["segments"], nbytes = plan
+        fields["segments"], fields["whole"], nbytes = plan
         return value.new_empty(nbytes, dtype=torch.uint8) if nbytes else None
 
     def _make_plan(self, call: AttentionCall, fields: dict[str, Any], derivatives: bool) -> _Plan:
-        native, segments = self.native, self.segments
-        if segments is None:
-            side_by_side = self._side_by_side(call, derivatives)
-            sizes = self._complete(self._fields.attention(call), call)
-            segments = native.best_segments(sizes, derivatives, side_by_side)
-        count = native.backward_workspace if derivatives else native.forward_workspace
-        return _Plan(segments, count({**fields, "segments": segments}))
-
-    def _side_by_side(self, call: AttentionCall, derivatives: bool) -> int:
-        """Blocks that the GPU, now the current one, runs at once of the call's widest kernel."""
-        dtypes, gpu = self._fields.dtypes, self.gpu(call.device)
-        return gpu.multiprocessors * _resident_blocks(
-            self.native, gpu, max(call.feature_dim, call.value_dim),
-            dtypes[call.query_dtype], dtypes[call.value_dtype], self._precision(), derivatives,
-        )  # fmt: skip
+        make = self.native.plan_backward if derivatives else self.native.plan_forward
+        return _Plan(*make(fields, self.segments or 0, self.gpu(call.device).multiprocessors))
 
     def _precision(self) -> Any:
         """How products of float32 numbers are computed, as torch's own on CUDA are told to.
@@ -262,13 +265,6 @@ class KernelBackend(ABC):
         # The older switches' own getters raise once somebody has used this one.
         allowed = torch.backends.cuda.matmul.fp32_precision == "tf32"
         return self.native.Precision.high if allowed else self.native.Precision.highest
-
-
-@functools.cache
-def _resident_blocks(native: Any, gpu: Gpu, *kernel: Any) -> int:
-    """Blocks that a multiprocessor of `gpu`, the current one, holds; asked for once a kernel."""
-    resident: int = native.resident_blocks(*kernel)
-    return resident
 
 
 def _of_query_heads(gradients: Gradients, call: AttentionCall) -> Gradients:

@@ -1,4 +1,4 @@
-// One block of the lean product: chunk by chunk, two chunks ahead under way.
+// One block of the lean product: chunk by chunk, the next one under way.
 #pragma once
 
 #include "linattn/device/lean/rows.cuh"

@@ -139,11 +139,13 @@ private:
 
     LINATTN_DEVICE void compute_second(int stage, const LeanRows<Shape>& features) {
         LeanRows<Shape, true> rows(memory_, stage);
-        rows.find_scores(row_ / 16, [&](float (&scores)[2][4], int j) { begin_columns(scores, memory_.bias(j * 16)); });
+        rows.find_scores(row_ / 16, [&](float (&scores)[2][4], int j) {
+            begin_columns(scores, memory_.bias(j * 16 + own_column()), 8);
+        });
         LINATTN_UNROLL
         for (int n = 0; n < D / 16; ++n) {
             float out[2][4];
-            begin_columns(out, memory_.vector_number(n * 16));
+            begin_with_vector(out, n);
             rows.add_state(out, n);
             LINATTN_UNROLL
             for (int k = 0; k < C / 16; ++k) {
@@ -167,7 +169,7 @@ private:
         LINATTN_UNROLL
         for (int n = 0; n < D / 16; ++n) {
             float out[2][4];
-            begin_columns(out, memory_.vector_number(n * 16));
+            begin_with_vector(out, n);
             LINATTN_UNROLL
             for (int j = 0; j < 8; ++j) out[j / 4][j % 4] *= biases[j % 4 / 2];
             rows.add_state(out, n);
@@ -216,12 +218,17 @@ private:
         products[1] = shuffle(row % 2 == 0 ? sums[1][2] : sums[1][3], owner);
     }
 
-    // All rows of two tiles of columns begin with a number of each column.
-    LINATTN_DEVICE static void begin_columns(float (&x)[2][4], const float* numbers) {
-        const float* const first = numbers + thread_index() % 4 * 2;
+    // All rows of two tiles of columns begin with a number of each column: with `first` and the next, in this lane, and
+    // with those that are `tile` numbers further.
+    LINATTN_DEVICE static void begin_columns(float (&x)[2][4], const float* first, int tile) {
         LINATTN_UNROLL
-        for (int j = 0; j < 8; ++j) x[j / 4][j % 4] = first[j / 4 * 8 + j % 2];
+        for (int j = 0; j < 8; ++j) x[j / 4][j % 4] = first[j / 4 * tile + j % 2];
     }
+    LINATTN_DEVICE void begin_with_vector(float (&x)[2][4], int n) const {
+        constexpr int tile = Shape::vector_rows / 4;
+        begin_columns(x, memory_.vector_number(own_column()) + n * 2 * tile, tile);
+    }
+    LINATTN_DEVICE static int own_column() { return thread_index() % 4 * 2; }
 
     // Calls `use(x, y)` for sums and what a left operand has in the same places.
     template <class Use>

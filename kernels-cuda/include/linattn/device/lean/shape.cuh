@@ -11,8 +11,10 @@
 // - The normalizers come by the tensor cores too, without a column of ones in memory: scores times a right operand
 //   that holds ones, and rows times one whose columns are all z. Each lane gets the sums of its own rows.
 // - Results go through the rows' tile, once the warps that read it have their rows in registers.
-// - Three stages of copies: two chunks are under way while one is multiplied; for 128 dims two stages, so that the 163
-//   KiB of a GPU of capability 8.0 are enough. Two barriers a chunk, and for 128 dims one more, after the rows.
+// - Two stages of copies: a chunk is under way while another is multiplied. A third would take the room of another block,
+//   which hides more. Two barriers a chunk, and for 128 dims one more, after the rows.
+// - The state's vector lies in the padding of the state's rows. So the gradients of queries take the 99 KiB of a block on
+//   8.6, 8.9 and 12.x, and not a byte more.
 //
 // Causal gradients of 64 dims are the same product of other operands, see gradients.cuh.
 #pragma once
@@ -32,28 +34,26 @@ struct LeanShape {
     static constexpr bool pair = walk == Walk::pair, of_queries = walk == Walk::queries;
     static constexpr bool gradients = pair || of_queries || walk == Walk::query_sums, backwards = pair;
     static constexpr bool reads = walk != Walk::sums && walk != Walk::query_sums, sums = walk != Walk::read;
-    static constexpr int D = D_, C = 64, warps = D / 16, threads = 32 * warps;
-    static constexpr int stages = D > 64 || gradients ? 2 : 3;
+    static constexpr int D = D_, C = 64, warps = D / 16, threads = 32 * warps, stages = 2;
     // How many groups of rows a chunk has, and how many groups of columns its results.
     static constexpr int row_groups = C / 16, column_groups = reads ? warps / row_groups : 1;
     static constexpr int columns = D / column_groups;  // of the results of a warp
     static_assert(!reads || columns == 64, "eight lanes bring a row of a warp to global memory");
     // How many blocks fit into a multiprocessor with 228 KiB of shared memory. Using fewer registers than so many blocks
     // may have would gain nothing.
-    static constexpr int resident = D > 64 ? 1 : 2;
+    static constexpr int resident = D > 64 ? 1 : gradients && reads ? 2 : 3;
 
     // Pitches keep the lanes of a load on different banks.
     static constexpr int pitch = D + 8;
     static constexpr int tile = C * pitch * 2;
     static constexpr int key = reads ? tile : 0, value = key + tile, second = value + tile, third = second + tile;
     static constexpr int stage = of_queries ? third + tile : pair ? third : sums ? second : tile;
-    static constexpr int state = stages * stage, vector = state + (reads ? D * pitch * 2 : 0);
-    // Of gradients: the vector and the biases of a chunk as float32; and of keys the biases in parts, see `bias_parts`.
-    static constexpr int bias = vector + D * 4, parts = bias + C * 4, parts_bytes = 3 * C * 2;
-    static constexpr int shared_bytes = of_queries  ? bias
-                                        : gradients ? parts + stages * parts_bytes
-                                        : reads     ? vector + D * 2
-                                                    : state;
+    static constexpr int state = stages * stage, tiles = state + (reads ? D * pitch * 2 : 0);
+    // The vector, 16 bytes behind each row of the state: two rows hold 16 numbers in bfloat16, or eight in float32.
+    static constexpr int vector = state + D * 2, vector_rows = 2 * pitch * 2;
+    // Of gradients of keys: the biases of a chunk as float32, and in parts, see `bias_parts`.
+    static constexpr int bias = tiles, parts = bias + C * 4, parts_bytes = 3 * C * 2;
+    static constexpr int shared_bytes = gradients && !of_queries ? parts + stages * parts_bytes : tiles;
     static_assert(C == segment_grain, "segments are whole chunks");
 
     // Where the results of a warp begin, and the n-th 16 columns of its rows of the state: first come those of its
@@ -93,7 +93,7 @@ public:
         down_ = shared + (lane % 16 * pitch + lane / 16 * 8) * 2;
         right_ = shared + ((lane % 8 + lane / 16 * 8) * pitch + lane / 8 % 2 * 8) * 2;
         thread_ = shared + thread_index() / vectors * pitch * 2 + thread_index() % vectors * 16;
-        vector_ = shared + Shape::vector + lane / 8 * 16;
+        vector_ = shared + Shape::vector + lane / 8 * pitch * 2;
         row_ = row * pitch * 2;
         warp_ = warp * 16;
         column_ = Shape::first_column(warp);
@@ -128,7 +128,7 @@ public:
         return Lane{right_ + stage * Shape::stage + tile + row_}.template load<RightFragment<1>, false>(0, k * 16);
     }
     // The parts of z for two steps: each of the eight rows of a matrix is the same eight numbers.
-    LINATTN_DEVICE void vector(u32 (&pairs)[4], int k) const { load_matrices(pairs, vector_ + k * 16 * 2); }
+    LINATTN_DEVICE void vector(u32 (&pairs)[4], int k) const { load_matrices(pairs, vector_ + k * Shape::vector_rows); }
     // The biases of keys for two steps: a right operand whose first two columns hold their two parts, and whose other
     // columns are zero.
     LINATTN_DEVICE void bias_parts(u32 (&pairs)[4], int stage, int k) const {
@@ -139,7 +139,10 @@ public:
         return reinterpret_cast<u16*>(shared_ + Shape::parts + stage * Shape::parts_bytes) + part * Shape::C + key;
     }
     // Of gradients: a number of the vector, and the bias of a key.
-    LINATTN_DEVICE float* vector_number(int i) const { return reinterpret_cast<float*>(shared_ + Shape::vector) + i; }
+    LINATTN_DEVICE float* vector_number(int i) const {
+        const int row = i / 4 % 2 * pitch * 2;
+        return reinterpret_cast<float*>(shared_ + Shape::vector + i / 8 * Shape::vector_rows + row) + i % 4;
+    }
     LINATTN_DEVICE float* bias(int key) const { return reinterpret_cast<float*>(shared_ + Shape::bias) + key; }
 
     // Sums of 16 x 16 as bfloat16: results in the place of this warp's rows; this warp's rows of the state.
@@ -151,7 +154,8 @@ public:
         store(Lane{down_ + Shape::state + warp_ * pitch * 2}.at(0, column(n)), left, right);
     }
     LINATTN_DEVICE u16* number_of_vector(int row) const {
-        return reinterpret_cast<u16*>(shared_ + Shape::vector) + warp_ + row;
+        unsigned char* const first = shared_ + Shape::vector + warp_ / 16 * Shape::vector_rows;
+        return reinterpret_cast<u16*>(first + row / 8 * pitch * 2) + row % 8;
     }
 
     // Sixteen bytes of a row. `copied`: those that this thread copies, in its first row or in one further down. `result`:
