@@ -46,8 +46,8 @@ def write_samples(
     They are drawn in parts, and written after each: what is there when it is interrupted stays.
     """
     made = images.test[:0]
-    for part, size in enumerate(split_images(count)):
-        drawn = sample_images(model, size, images.height, images.width, draw.part(part))
+    for seeds in draw.seeds(count).split(AT_ONCE):
+        drawn = sample_images(model, seeds, images.height, images.width, draw)
         made = np.concatenate([made, drawn])
         write_grid(path, square_rows(to_colors(made, images.levels)), f"samples: {label}")
     return made
@@ -71,22 +71,14 @@ def write_completions(
     shown, rows = images.height // 2, list[list[Colors]]()
     columns = [(0, "occluded"), (1, "completed"), (1 + copies, "original")]
     originals = images.test[:count]
-    for part, size in enumerate(split_images(len(originals), copies)):
-        known = originals[len(rows) : len(rows) + size]
-        completed = complete_images(
-            model, known, copies, layout, rows_shown=shown, draw=draw.part(part)
-        )
+    for seeds in draw.seeds(len(originals), copies).split(max(1, AT_ONCE // copies)):
+        known = originals[len(rows) : len(rows) + len(seeds)]
+        completed = complete_images(model, known, seeds, layout, rows_shown=shown, draw=draw)
         whole = to_colors(known, images.levels)
         guesses = to_colors(completed.reshape(-1, *known.shape[1:]), images.levels)
-        guesses = guesses.reshape(size, copies, *guesses.shape[1:])
+        guesses = guesses.reshape(*seeds.shape, *guesses.shape[1:])
         rows += completion_rows(hide_below(whole, shown), guesses, whole)
         write_grid(path, rows, f"completions: {label}", columns)
-
-
-def split_images(count: int, copies: int = 1) -> list[int]:
-    """The sizes of the parts in which so many images are drawn, each with its copies."""
-    size = max(1, AT_ONCE // copies)
-    return [min(size, count - first) for first in range(0, count, size)]
 
 
 def affordable_samples(model: AutoregressiveTransformer, images: Images) -> int:

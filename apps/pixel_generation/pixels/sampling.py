@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,9 +13,6 @@ from linattn_models import AutoregressiveTransformer
 from linattn_models.basics.modes import evaluating
 from pixels.datasets import Pixels
 from pixels.tokens import Layout, to_images, to_tokens
-
-# Seeds that people choose are smaller. The generator of a CPU reads 32 bits of a seed.
-PART_SEEDS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -28,22 +26,23 @@ class Draw:
     seed: int = 0
     progress: bool = False
 
-    def part(self, number: int) -> Draw:
-        """For the parts of many images, of which the first has the seed itself."""
-        return replace(self, seed=self.seed + PART_SEEDS * number)
+    def seeds(self, *shape: int) -> Tensor:
+        """One for each image, which alone decides it: however many are drawn side by side."""
+        generator = torch.Generator().manual_seed(self.seed)
+        return torch.randint(1 << 62, shape, generator=generator)
 
 
 def sample_images(
-    model: AutoregressiveTransformer, count: int, height: int, width: int, draw: Draw = Draw()
+    model: AutoregressiveTransformer, seeds: Tensor, height: int, width: int, draw: Draw = Draw()
 ) -> Pixels:
-    """`count` images, drawn without a prompt."""
-    return to_images(_generate(model, draw, batch=count), height, width)
+    """An image for each of the seeds, drawn without a prompt."""
+    return to_images(_generate(model, draw, batch=len(seeds), seeds=seeds), height, width)
 
 
 def complete_images(
     model: AutoregressiveTransformer,
     images: Pixels,
-    copies: int,
+    seeds: Tensor,
     layout: Layout,
     *,
     rows_shown: int,
@@ -51,31 +50,27 @@ def complete_images(
 ) -> Pixels:
     """Completions of `images` (n, H, W[, 3]) of which only the first rows are shown.
 
+    Args:
+        seeds: (n, copies), one for each completion.
+
     The rows shown are read in parallel, as in training (`prefill`); the hidden ones are then drawn
     pixel by pixel from the state after them.
 
     Returns:
-        (n, copies, H, W[, 3]): `copies` completions of each image.
+        (n, copies, H, W[, 3]): the completions of each image.
     """
-    shown = to_tokens(images[:, :rows_shown], layout).repeat_interleave(copies, dim=0)
-    tokens = _generate(model, draw, prefix=shown.to(model.device))
+    shown = to_tokens(images[:, :rows_shown], layout).to(model.device)
+    copies = seeds.shape[1]
+    tokens = _generate(model, draw, prefix=shown, num_samples=copies, seeds=seeds.flatten())
     completed = to_images(tokens, images.shape[1], images.shape[2])
     return completed.reshape(len(images), copies, *images.shape[1:])
 
 
-def _generate(
-    model: AutoregressiveTransformer,
-    draw: Draw,
-    *,
-    batch: int | None = None,
-    prefix: Tensor | None = None,
-) -> Tensor:
+def _generate(model: AutoregressiveTransformer, draw: Draw, **options: Any) -> Tensor:
     with evaluating(model):
         tokens: Tensor = model.generate(
-            batch,
-            prefix=prefix,
+            **options,
             temperature=draw.temperature,
-            generator=torch.Generator(model.device).manual_seed(draw.seed),
             progress=draw.progress and sys.stderr.isatty(),
         )
         return tokens

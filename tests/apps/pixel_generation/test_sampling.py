@@ -9,12 +9,13 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.image import imread
 
 from linattn_models import AutoregressiveTransformer, TransformerConfig
 from pixels.datasets import Images, load
 from pixels.evaluation import bits_per_dim, independent_pixels
-from pixels.pictures import affordable_samples, write_samples
+from pixels.pictures import affordable_samples, write_completions, write_samples
 from pixels.presets import Attention
 from pixels.sampling import Draw, complete_images, sample_images
 
@@ -48,7 +49,7 @@ def test_batches_of_unequal_size_weigh_by_their_images(monkeypatch: pytest.Monke
 
 def test_samples_have_the_frequencies_that_the_bits_promise() -> None:
     model = tiny().train()
-    drawn = sample_images(model, 4_000, 2, 2)
+    drawn = sample_images(model, Draw().seeds(4_000), 2, 2)
     every = np.array(list(itertools.product((0, 1), repeat=4)), np.uint8).reshape(-1, 2, 2)
     for image in every:
         promised = 2.0 ** -(4 * bits_per_dim(model, image[None], "sub-pixels"))
@@ -56,17 +57,34 @@ def test_samples_have_the_frequencies_that_the_bits_promise() -> None:
         assert found == pytest.approx(promised, abs=5 * math.sqrt(promised / 4_000))
 
 
-def test_parts_of_many_images_differ() -> None:
-    model = tiny(levels=16)
-    parts = [sample_images(model, 8, 2, 2, Draw().part(number)) for number in range(3)]
-    assert len(np.unique(np.concatenate(parts), axis=0)) > 20  # of 24
+@pytest.mark.parametrize("attention", get_args(Attention))
+def test_images_are_the_same_however_many_are_drawn_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attention: str
+) -> None:
+    model, pictures = tiny(attention, levels=17, positions=64), list[bytes]()
+    for at_once in (3, 24):
+        monkeypatch.setattr("pixels.pictures.AT_ONCE", at_once)
+        made = write_samples(tmp_path / "samples.png", model, load("digits"), 24, "x")
+        assert len(np.unique(made, axis=0)) == 24
+        write_completions(
+            tmp_path / "completions.png", model, load("digits"), "sub-pixels", 7, 2, "x"
+        )
+        pictures += [(tmp_path / f"{x}.png").read_bytes() for x in ("samples", "completions")]
+    assert pictures[:2] == pictures[2:]
+
+
+def test_seeds_differ_and_the_first_ones_stay() -> None:
+    seeds = Draw(seed=3).seeds(64)
+    assert len(seeds.unique()) == 64
+    assert torch.equal(Draw(seed=3).seeds(4), seeds[:4])
+    assert not torch.isin(Draw(seed=4).seeds(64), seeds).any()
 
 
 @pytest.mark.parametrize("attention", get_args(Attention))
 def test_completions_keep_what_was_shown_and_differ_below(attention: str) -> None:
     model = tiny(attention, levels=16, positions=16)
     images = np.random.default_rng(0).integers(0, 16, (3, 4, 4), dtype=np.uint8)
-    completed = complete_images(model, images, 5, "sub-pixels", rows_shown=2)
+    completed = complete_images(model, images, Draw().seeds(3, 5), "sub-pixels", rows_shown=2)
     assert completed.shape == (3, 5, 4, 4)
     for image, tries in zip(images, completed, strict=True):
         assert (tries[:, :2] == image[:2]).all()
