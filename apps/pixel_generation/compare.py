@@ -27,8 +27,9 @@ if __name__ == "__main__":
 import dataclasses
 import math
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
+import tyro
 from torch import nn
 
 from linattn_core.errors import expected
@@ -39,7 +40,7 @@ from linattn_lab.tables import decimals, describe_environment, figure
 from linattn_lab.trainings import Summary, Trainings, Variant, with_steps
 from linattn_lab.updates import UpdateTimes, measure_updates, read_times
 from linattn_models.training import TrainingFlags
-from pixels.datasets import DatasetName, Images, load
+from pixels.datasets import DatasetName, FolderSettings, Images, load
 from pixels.models import APP, build_model
 from pixels.presets import PRESETS, Attention, Recipe
 from pixels.tokens import TokenData
@@ -68,9 +69,14 @@ class Flags:
     preset: Literal["smoke", "laptop", "paper"] = "laptop"
     """smoke: seconds; laptop: minutes per run on two cores; paper: the paper's own numbers."""
     dataset: DatasetName = "digits"
-    """digits comes with scikit-learn; the others are read from --data-dir or downloaded."""
+    """digits comes with scikit-learn; folder are your own pictures in --data-dir; the others are
+    read from there or downloaded."""
     data_dir: Path | None = None
-    """Folder of the dataset's published files, or with a subfolder of its name that has them."""
+    """Folder of your own pictures, or of the dataset's published files, or with a subfolder of its
+    name that has them."""
+    settings: Annotated[FolderSettings, tyro.conf.arg(name="")] = dataclasses.field(
+        default_factory=FolderSettings
+    )
     download: bool = False
     """Download the dataset first, where it is not there yet."""
     attentions: tuple[Attention, ...] = get_args(Attention)
@@ -107,7 +113,8 @@ def main(flags: Flags) -> None:
     """Times, trains, draws, and prints the table."""
     require_one_process()
     check(flags)
-    images, out = load(flags.dataset, flags.data_dir, download=flags.download), flags.folder()
+    images = load(flags.dataset, flags.data_dir, download=flags.download, settings=flags.settings)
+    out = flags.folder()
     make_folders(out, flags.publish)
     recipes = {x: dataclasses.replace(flags.recipe(), attention=x) for x in flags.attentions}
     times = measure_once(out / TIMES, images, recipes, flags.rounds)

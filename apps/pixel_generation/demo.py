@@ -36,7 +36,7 @@ from linattn_lab.throughput import generation_throughput
 from linattn_models import AutoregressiveTransformer
 from linattn_models.basics.files import replace_file
 from linattn_models.training import RunFolder
-from pixels.datasets import Images, blank, load
+from pixels.datasets import Images, load
 from pixels.models import PRETRAINED, TrainedRun, load_run
 from pixels.pictures import write_completions, write_samples
 from pixels.presets import Attention, Recipe, demo
@@ -133,10 +133,10 @@ def train_from_start(
 def draw_pretrained(flags: Flags) -> None:
     """The two pictures of the pretrained model."""
     run = load_run(PRETRAINED)
-    draw(flags, blank(run.dataset), run, run.dataset, 16)
+    draw(flags, None, run, run.dataset, 16)
 
 
-def draw(flags: Flags, images: Images, run: TrainedRun, name: str, count: int) -> None:
+def draw(flags: Flags, images: Images | None, run: TrainedRun, name: str, count: int) -> None:
     """The two pictures of one model: `count` samples, and completions of ten digits.
 
     Without images, the digits are its own samples.
@@ -144,10 +144,10 @@ def draw(flags: Flags, images: Images, run: TrainedRun, name: str, count: int) -
     by_seed = Draw(seed=flags.seed, progress=True)
     label = f"{run.dataset}, {run.attention} attention"
     samples, completions = (flags.out / f"{kind}-{name}.png" for kind in PICTURES)
-    drawn = write_samples(samples, run.model, images, count, label, draw=by_seed)
+    blank = run.blank_images()
+    drawn = write_samples(samples, run.model, blank, count, label, draw=by_seed)
     print(samples, flush=True)
-    if not images.test.any():
-        images = dataclasses.replace(images, test=drawn)
+    images = images or dataclasses.replace(blank, test=drawn)
     write_completions(completions, run.model, images, run.layout, 10, 4, label, draw=by_seed)
     print(completions, flush=True)
 

@@ -11,6 +11,7 @@ a prompt, and completions.png, where each row holds an image of the test set wit
 hidden, several completions of it, and the original image. Samples need the run alone. Completions
 need images of the run's dataset: digits are always there, others where --data-dir, --download or
 --completed asks for them. Without them, a saved model completes the samples that it has drawn.
+A run of your own pictures reads them from --data-dir as the training did.
 
 A terminal shows how far they are. Pictures grow by a few images at a time, so that what was drawn
 is kept when the program is interrupted.
@@ -36,8 +37,8 @@ from linattn_lab.runs import make_folders
 from linattn_lab.script import parse_flags, require_at_least, run_script
 from linattn_models.training import RunFolder
 from linattn_models.weights.model_files import is_saved_model
-from pixels.datasets import DatasetName, Images, blank, load
-from pixels.models import APP, PRETRAINED, load_run
+from pixels.datasets import Images, load
+from pixels.models import APP, PRETRAINED, TrainedRun, load_run
 from pixels.pictures import affordable_samples, write_completions, write_samples
 from pixels.sampling import Draw
 from pixels.training import picture_figures, tested_summary
@@ -81,17 +82,17 @@ def main(flags: Flags) -> None:
     """Writes samples.png, and completions.png where images are completed."""
     require_numbers(flags)
     run, out = load_run(flags.run), flags.folder()
-    images, completed = read_images(flags, run.dataset)
-    count = affordable_samples(run.model, images) if flags.count is None else flags.count
+    images, completed = read_images(flags, run)
+    blank = run.blank_images()
+    count = affordable_samples(run.model, blank) if flags.count is None else flags.count
     make_folders(out)
     draw = Draw(flags.temperature, flags.seed, progress=True)
     label = f"{run.dataset}, {run.attention} attention, step {run.step:,}"
     if count:
-        drawn = write_samples(out / "samples.png", run.model, images, count, label, draw=draw)
+        drawn = write_samples(out / "samples.png", run.model, blank, count, label, draw=draw)
         keep(flags, out, "samples")
-        if not images.test.any():  # blank
-            images = dataclasses.replace(images, test=drawn)
-    if completed:
+        images = images or dataclasses.replace(blank, test=drawn)
+    if completed and images:
         path = out / "completions.png"
         write_completions(
             path, run.model, images, run.layout, completed, flags.copies, label, draw=draw
@@ -99,16 +100,17 @@ def main(flags: Flags) -> None:
         keep(flags, out, "completions")
 
 
-def read_images(flags: Flags, dataset: DatasetName) -> tuple[Images, int]:
-    """The images of a dataset or a blank one, and how many images are completed."""
-    asked = dataset == "digits" or flags.data_dir is not None or flags.download
+def read_images(flags: Flags, run: TrainedRun) -> tuple[Images | None, int]:
+    """The images of a run's dataset, if they are there, and how many images are completed."""
+    asked = run.dataset == "digits" or flags.data_dir is not None or flags.download
     completes_own = is_saved_model(flags.run) and flags.count != 0
     completed = flags.completed
     if completed is None:
         completed = COMPLETED if asked or completes_own else 0
     if completed and (asked or not completes_own):
-        return load(dataset, flags.data_dir, download=flags.download), completed
-    return blank(dataset), completed
+        images = load(run.dataset, flags.data_dir, download=flags.download, settings=run.settings)
+        return images, completed
+    return None, completed
 
 
 def keep(flags: Flags, out: Path, picture: str) -> None:

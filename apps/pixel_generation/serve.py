@@ -28,7 +28,6 @@ from linattn_core.errors import expected
 from linattn_lab.script import parse_flags, require_at_least, run_script
 from linattn_models import ContinuousBatch, compile_decoder
 from linattn_models.serving import create_app
-from pixels.datasets import blank
 from pixels.models import PRETRAINED, TrainedRun, load_run
 
 PAGE = Path(__file__).parent / "page" / "index.html"
@@ -70,7 +69,7 @@ def make_app(run: TrainedRun, count: int) -> FastAPI:
         decoder = run.model
     batch = ContinuousBatch(decoder, max_num_seqs=count, max_num_batched_tokens=count + 256)
     app = create_app(batch, name=run.dataset, page=PAGE)
-    images = blank(run.dataset)
+    images = run.blank_images()
     about = {
         "attention": run.attention,
         "count": count,

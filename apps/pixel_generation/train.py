@@ -3,6 +3,7 @@
     python apps/pixel_generation/train.py                                  digits, minutes
     python apps/pixel_generation/train.py --preset smoke                   seconds
     python apps/pixel_generation/train.py --dataset mnist --download --attention softmax
+    python apps/pixel_generation/train.py --dataset folder --data-dir DIR --size 32 --color
 
 Every default is the preset's. A run is a folder: config.json, metrics.jsonl, summary.json,
 checkpoints, and two pictures, curve.png and samples.png. A run that was stopped or killed continues
@@ -18,12 +19,14 @@ if __name__ == "__main__":
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import tyro
 
 from linattn_lab.script import peek_flag, preset_flags, require_at_least, run_script
 from linattn_lab.tables import decimals
 from linattn_models.training import is_main_process
-from pixels.datasets import load, require_dataset
+from pixels.datasets import FolderSettings, load, require_dataset
 from pixels.models import APP
 from pixels.presets import PRESETS, Recipe
 from pixels.training import train_model
@@ -36,8 +39,11 @@ class Flags(Recipe):
     preset: Literal["smoke", "laptop", "paper"]
     """smoke: seconds; laptop: minutes on two cores; paper: the paper's own numbers."""
     data_dir: Path | None = None
-    """Folder of the dataset's published files, or with a subfolder of its name that has them; the
-    cache of downloads if not given."""
+    """Folder of your own pictures, or of the dataset's published files, or with a subfolder of its
+    name that has them; the cache of downloads if not given."""
+    settings: Annotated[FolderSettings, tyro.conf.arg(name="")] = dataclasses.field(
+        default_factory=FolderSettings
+    )
     download: bool = False
     """Download the dataset first, where it is not there yet."""
     out: Path | None = None
@@ -57,7 +63,7 @@ def main() -> None:
     presets = {name: Flags(**vars(preset(dataset))) for name, preset in PRESETS.items()}
     flags = preset_flags(presets, "laptop", description=__doc__)
     require_at_least(flags, {"validation_images": 1, "test_images": 1})
-    images = load(flags.dataset, flags.data_dir, download=flags.download)
+    images = load(flags.dataset, flags.data_dir, download=flags.download, settings=flags.settings)
     out = flags.run_folder()
     _, summary = train_model(images, flags, out, resume=flags.resume)
     if is_main_process():

@@ -29,7 +29,8 @@ class Recipe:
 
     preset: str
     dataset: DatasetName
-    """digits comes with scikit-learn; the others are read from --data-dir or downloaded."""
+    """digits comes with scikit-learn; folder are your own pictures in --data-dir; the others are
+    read from there or downloaded."""
     num_layers: int
     num_heads: int
     head_dim: int
@@ -169,7 +170,7 @@ def demo() -> Recipe:
 
 
 def paper(dataset: DatasetName) -> Recipe:
-    """The paper's own numbers; for digits, which it does not have, those of MNIST.
+    """The paper's own numbers; for data that it does not have, those of MNIST.
 
     MNIST: 8 layers, 8 heads of 32, feed-forward 1,024, 10 logistics, RAdam at 1e-4, batch 10 and
     250 epochs. CIFAR-10: 16 layers over 3,072 sub-pixels, batch 4. There the paper fixes the time
@@ -177,7 +178,7 @@ def paper(dataset: DatasetName) -> Recipe:
     """
     color = dataset == "cifar10"
     batch_size, epochs = (4, 100) if color else (10, 250)
-    an_epoch = TRAINING_IMAGES[dataset] // batch_size
+    an_epoch = TRAINING_IMAGES.get(dataset, TRAINING_IMAGES["mnist"]) // batch_size
     return Recipe(
         preset="paper",
         dataset=dataset,

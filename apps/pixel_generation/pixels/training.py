@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,8 @@ def train_model(
 def describe_run(images: Images, recipe: Recipe) -> dict[str, object]:
     """What config.json has beside model and training; a resumed run must have the same."""
     described = {name: getattr(recipe, name) for name in DESCRIBED}
+    if images.settings is not None:
+        described["folder"] = asdict(images.settings)
     return {**described, "data_digest": images.digest()}
 
 

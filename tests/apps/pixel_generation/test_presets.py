@@ -7,20 +7,29 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 import pytest
 
 from linattn_models import MixtureOfLogistics
-from pixels.datasets import DatasetName, blank, load
-from pixels.models import build_model
+from pixels.datasets import DatasetName, Images, load
+from pixels.models import TrainedRun, build_model
 from pixels.presets import PRESETS, TRAINING_IMAGES, Attention, laptop, paper, smoke
-from pixels.tokens import to_tokens
+from pixels.tokens import Layout, to_tokens
+
+SHAPES = {"digits": (1, 8, 8), "cifar10": (1, 32, 32, 3), "folder": (1, 12, 12, 3)}
+
+
+def blank(name: DatasetName) -> Images:
+    """One black image in each part, of the size of a dataset's."""
+    black = np.zeros(SHAPES.get(name, (1, 28, 28)), np.uint8)
+    return Images(name, black, black, black, 17 if name == "digits" else 256)
 
 
 @pytest.mark.parametrize(
     ("preset", "name", "attention"),
     [
         *(("smoke", "digits", attention) for attention in get_args(Attention)),
-        *(("laptop", name, "linear") for name in ("digits", "mnist", "fashion-mnist", "cifar10")),
+        *(("laptop", name, "linear") for name in get_args(DatasetName)),
     ],
 )
 def test_models_fit_their_tokens(preset: str, name: DatasetName, attention: Attention) -> None:
@@ -35,6 +44,25 @@ def test_models_fit_their_tokens(preset: str, name: DatasetName, attention: Atte
     assert recipe.training.config().seed == 0
 
 
+@pytest.mark.parametrize("layout", get_args(Layout))
+@pytest.mark.parametrize("name", get_args(DatasetName))
+def test_a_model_knows_the_images_that_it_draws(name: DatasetName, layout: Layout) -> None:
+    recipe = replace(smoke(name), layout=layout, head="logistics")
+    images = blank(name)
+    run = TrainedRun(build_model(recipe, images), name, "linear", layout, 0)
+    drawn = run.blank_images()
+    assert drawn.test.shape == images.test.shape and not drawn.test.any()
+    assert (drawn.name, drawn.levels) == (name, images.levels)
+
+
+def test_a_model_of_no_image_is_refused() -> None:
+    black = np.zeros((1, 2, 5), np.uint8)
+    images = Images("digits", black, black, black, 17)
+    model = build_model(smoke("digits"), images)
+    with pytest.raises(ValueError, match=r"square image.* got 10"):
+        TrainedRun(model, "digits", "linear", "sub-pixels", 0).blank_images()
+
+
 def test_the_papers_model_for_mnist() -> None:
     """Section 4.2 of the paper."""
     recipe = paper("mnist")
@@ -47,6 +75,7 @@ def test_the_papers_model_for_mnist() -> None:
     assert (training.optimizer, training.learning_rate) == ("radam", 1e-4)
     assert training.batch_size == 10
     assert training.steps == 250 * 5_500
+    assert paper("folder").training == training
 
 
 def test_the_papers_model_for_cifar10() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,12 +14,26 @@ from linattn_lab.runs import data_digest
 Pixels = npt.NDArray[np.uint8]
 
 
+@dataclass(frozen=True, kw_only=True)
+class FolderSettings:
+    """How the pictures of a folder become images: for the dataset folder alone."""
+
+    size: int = 28
+    """Of pictures of your own: they become squares of so many pixels each way."""
+    color: bool = False
+    """Keep their colors; else they become gray."""
+    fit: Literal["crop", "pad"] = "crop"
+    """crop: the middle of a picture, scaled; pad: all of it, with black beside it."""
+    split_seed: int = 0
+    """Decides which pictures are held out."""
+
+
 @dataclass(frozen=True)
 class Images:
     """Images of one dataset, each part (n, height, width) or (n, height, width, 3), uint8.
 
     A pixel is an integer in 0 .. levels - 1. `train` is for training, `validation` is evaluated
-    during the training, and `test` once, at the end.
+    during the training, and `test` once, at the end. `settings` are those of a folder.
     """
 
     name: str
@@ -26,6 +41,7 @@ class Images:
     validation: Pixels
     test: Pixels
     levels: int
+    settings: FolderSettings | None = None
 
     @property
     def height(self) -> int:
