@@ -328,8 +328,8 @@ def wheels(session: nox.Session) -> None:
 
 @nox.session
 def sanitize(session: nox.Session) -> None:
-    """Run the C++ kernels under the address, undefined-behavior and thread sanitizers."""
-    sanitized(session, "packages/linattn-cpu", "LINATTN_EXERCISE", "exercise")
+    """Run C++ kernels and damaged files under address, undefined-behavior and thread sanitizers."""
+    sanitized(session, "packages/linattn-cpu", "LINATTN_EXERCISE", "exercise", "damage")
 
 
 @nox.session

@@ -8,6 +8,8 @@ from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_int64
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor
 
 import linattn_cpu
 
@@ -109,6 +111,14 @@ class Model:
 
     def read(self, state: int, tokens: Sequence[int], count: int) -> None:
         self._check(self.c.linattn_read(state, (c_int32 * len(tokens))(*tokens), count))
+
+    def read_vectors(self, state: int, vectors: Tensor) -> Tensor:
+        """The outputs (B, N, E) of vectors (B, N, E)."""
+        vectors, outputs = vectors.contiguous(), torch.empty_like(vectors)
+        places = [ctypes.cast(x.data_ptr(), POINTER(c_float)) for x in (vectors, outputs)]
+        length = vectors.shape[1]
+        self._check(self.c.linattn_read_vectors(state, places[0], length, places[1]))
+        return outputs
 
     def parameters(self, state: int, numbers: int) -> list[float]:
         return self.c.linattn_parameters(state)[:numbers]

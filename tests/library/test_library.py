@@ -31,7 +31,7 @@ from linattn_models import (
     load_decoder,
 )
 from linattn_models.attention.rotary import Llama3Scaling
-from tests.library.linattn_library import FILE, Failed, Model, load_library
+from tests.library.linattn_library import FILE, Failed, Model
 
 WEIGHTS = ("float32", "bfloat16", "int8")
 SMALL = TransformerConfig(num_layers=2, num_heads=2, head_dim=8, ffn_dim=24)
@@ -193,13 +193,7 @@ def test_vectors(tmp_path: Path) -> None:
     vectors = torch.randn(2, 5, 16)
     wanted = decoder.prefill(vectors)[0]
     model = Model(tmp_path / "model.linattn")
-    state, out = model.new_state(2), torch.empty(2, 5, 16)
-    pointer = load_library().linattn_read_vectors.argtypes[1]
-    status = model.c.linattn_read_vectors(
-        state, ctypes.cast(vectors.data_ptr(), pointer), 5, ctypes.cast(out.data_ptr(), pointer)
-    )
-    assert status == 0
-    assert torch.equal(out, wanted)
+    assert torch.equal(model.read_vectors(model.new_state(2), vectors), wanted)
     assert torch.equal(load_decoder(tmp_path / "model.linattn").prefill(vectors)[0], wanted)
 
 
@@ -260,7 +254,8 @@ def test_refusals(tmp_path: Path) -> None:
 
 
 def test_damaged_files_are_refused_or_harmless(tmp_path: Path) -> None:
-    content = exported(tmp_path, "rotary, window", "int8").read_bytes()
+    file = exported(tmp_path, "rotary, window", "int8")
+    content = file.read_bytes()
     size = 8 + int.from_bytes(content[:8], "little")
     generator = torch.Generator().manual_seed(0)
 
@@ -271,9 +266,15 @@ def test_damaged_files_are_refused_or_harmless(tmp_path: Path) -> None:
         damaged = bytearray(content)
         for _ in range(1 + draw(3)):
             damaged[draw(size)] = draw(256)
+        file.write_bytes(damaged[: len(damaged) - draw(3)])
+        drawn: list[list[int]] = []
         with suppress(Failed):
-            model = Model(bytes(damaged[: len(damaged) - draw(3)]))
-            model.generate(model.new_state(), [1, 2], 5)
+            model = Model(file)
+            drawn += model.generate(model.new_state(), [1, 2], 5)
+        with suppress(ValueError):
+            tokens = load_decoder(file).generate(prefix=[[1, 2]], max_new_tokens=5, seeds=0)
+            drawn += tokens[:, 2:].tolist()
+        assert len(drawn) < 2 or drawn[0] == drawn[1]
 
 
 @pytest.mark.parametrize(
@@ -282,7 +283,8 @@ def test_damaged_files_are_refused_or_harmless(tmp_path: Path) -> None:
         {"num_layers": "3"}, {"num_heads": "0"}, {"levels": "10"}, {"head_dim": "99999999999"},
         {"choices": "9"}, {"weights": "int4"}, {"version": "2"}, {"eps": "nan"}, {"tokens": "no"},
         {"max_length": "65"}, {"rotary": "true"}, {"window_size": "3"}, {"hidden": "1"},
-        {"feature_map": "hedgehog"}, {"num_features": "4"},
+        {"feature_map": "hedgehog"}, {"num_features": "4"}, {"head": "other"}, {"eps": "-1"},
+        {"norm_eps": "-1"}, {"window_size": "-5"}, {"num_kv_heads": "0"}, {"channels": "0"},
     ],
     ids=str,
 )  # fmt: skip

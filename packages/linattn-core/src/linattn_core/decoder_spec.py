@@ -175,6 +175,11 @@ class DecoderDescription:
 
     def __post_init__(self) -> None:
         """Refuses tensors that do not fit together, because native code reads them unchecked."""
+        sizes = (self.num_heads, self.num_kv_heads, self.head_dim)
+        if min(sizes) < 1 or self.num_heads % self.num_kv_heads or self.window_size < 0:
+            wanted = "heads of queries that share heads of keys evenly, and no negative window"
+            got = f"{sizes} and {self.window_size}"
+            raise CannotCompile(expected("num_heads, num_kv_heads, head_dim", wanted, got))
         embed = self.num_heads * self.head_dim
         hidden = self.layers[0].expand.weight.shape[-1] if self.layers else 0
         qkv = embed + 2 * self.num_kv_heads * self.head_dim
@@ -313,8 +318,22 @@ def _check_tokens(tokens: TokenCoding, embed: int) -> None:
         _check_shape("the table of positions", tokens.positions, (len(tokens.positions), embed))
     parameters = tokens.output.weight.shape[-1]
     if tokens.sampler is not None:
-        parameters = tokens.sampler.parameters(len(tokens.embeddings))
+        channels = len(tokens.embeddings)
+        _check_sampler(tokens.sampler, levels, channels)
+        parameters = tokens.sampler.parameters(channels)
     _check_affine("the output", tokens.output, embed, parameters)
+
+
+def _check_sampler(sampler: Sampler, levels: int, channels: int) -> None:
+    """Refuses a head that would draw tokens without an embedding."""
+    fits = {
+        "categorical": channels == 1 and sampler.choices == levels,
+        "mixture_of_logistics": channels in (1, 3) and sampler.choices > 0,
+    }
+    if not fits.get(sampler.kind):
+        wanted = f"one that draws the {levels} tokens of the embeddings"
+        got = f"{sampler.kind} with {sampler.choices} choices and {channels} channels"
+        raise CannotCompile(expected("the head", wanted, got))
 
 
 class Draw(NamedTuple):

@@ -1,14 +1,18 @@
 #include "library/model_file.hpp"
 
+#include <algorithm>
+#include <clocale>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 
 namespace linattn {
 
 namespace {
 
 constexpr std::int64_t kMost = std::int64_t{1} << 31;  // of any size: products of two fit into 64 bits
+constexpr std::int64_t kMostWindow = 1 << 20;          // as in linattn_models.attention.config
 constexpr std::int64_t kMostInt8Inputs = 65'536;       // for so many, sums of products of 8 by 8 bits fit into 32 bits
 
 float from_bfloat16(const char* at) {
@@ -55,8 +59,8 @@ ModelFile::ModelFile(const void* bytes, std::int64_t size) : content(read_tensor
     source.kv_heads = integer("num_kv_heads", 1, source.heads);
     source.head_dim = integer("head_dim", 1, kMost);
     source.hidden = integer("hidden", 1, source.format == WeightFormat::int8 ? kMostInt8Inputs : kMost);
-    source.window = integer("window_size", 0, kMost);
-    source.eps = static_cast<float>(number("eps"));
+    source.window = integer("window_size", 0, kMostWindow);
+    source.eps = static_cast<float>(number("eps", 0));
     const std::int64_t embed = source.heads * source.head_dim;
     if (source.heads % source.kv_heads != 0)
         throw refused("num_kv_heads", "a divisor of num_heads", text("num_kv_heads"));
@@ -91,11 +95,13 @@ std::int64_t ModelFile::integer(const std::string& name, std::int64_t low, std::
     return value;
 }
 
-double ModelFile::number(const std::string& name) const {
-    const std::string given = text(name);
+double ModelFile::number(const std::string& name, double low) const {
+    std::string given = text(name);
+    std::replace(given.begin(), given.end(), '.', *std::localeconv()->decimal_point);  // which strtod expects
     char* end = nullptr;
     const double value = std::strtod(given.c_str(), &end);
-    if (given.empty() || *end != '\0' || !std::isfinite(value)) throw refused(name, "a number", "'" + given + "'");
+    const bool fits = !given.empty() && *end == '\0' && value >= low && value <= std::numeric_limits<float>::max();
+    if (!fits) throw refused(name, "a number" + std::string(low < 0 ? "" : " that is not negative"), "'" + given + "'");
     return value;
 }
 
@@ -151,7 +157,7 @@ AffineSource ModelFile::affine(const std::string& name, std::int64_t inputs, std
 NormWeights ModelFile::norm(const std::string& name) const {
     const Shape shape{source.heads * source.head_dim};
     const bool centered = one_of("norm_kind", {"RMSNorm", "LayerNorm"}) == 1;
-    return {floats(name + ".weight", shape), optional(name + ".bias", shape), static_cast<float>(number("norm_eps")),
+    return {floats(name + ".weight", shape), optional(name + ".bias", shape), static_cast<float>(number("norm_eps", 0)),
             centered};
 }
 
@@ -220,7 +226,7 @@ TokenSource ModelFile::tokens() {
     if (tokens.head == Head::none) return tokens;
     tokens.choices = integer("choices", 1, kMost);
     const bool is_mixture = tokens.head == Head::mixture_of_logistics;
-    tokens.lowest_log_scale = is_mixture ? static_cast<float>(number("lowest_log_scale")) : 0;
+    tokens.lowest_log_scale = is_mixture ? static_cast<float>(number("lowest_log_scale", -1e30)) : 0;
     const std::int64_t groups = is_mixture ? 1 + 2 * channels + (channels == 3 ? 3 : 0) : 1;
     const bool fits = is_mixture ? channels != 2 : channels == 1 && tokens.choices == tokens.levels;
     if (!fits || parameters != groups * tokens.choices) {

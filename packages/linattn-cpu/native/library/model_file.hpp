@@ -25,7 +25,7 @@ struct ModelFile {
 private:
     std::string text(const std::string& name) const;
     std::int64_t integer(const std::string& name, std::int64_t low, std::int64_t high) const;
-    double number(const std::string& name) const;
+    double number(const std::string& name, double low) const;
     int one_of(const std::string& name, const std::vector<std::string>& known) const;
     const FileTensor& tensor(const std::string& name, const Shape& shape) const;
     const float* floats(const std::string& name, const Shape& shape) const;

@@ -12,6 +12,7 @@ namespace linattn {
 namespace {
 
 constexpr std::int64_t kMostRows = 1 << 20;
+constexpr std::int64_t kMostNumbers = std::min<std::int64_t>(std::int64_t{1} << 40, PTRDIFF_MAX / 8);  // of a state
 constexpr double kLeastTemperature = 1e-30, kGreedy = 1e-300;  // as in linattn_models.heads.base
 const char* const kState = "linattn decoding state";
 
@@ -36,8 +37,7 @@ std::vector<std::string> read_pieces(const std::map<std::string, std::string>& m
 std::int64_t product(const Shape& shape) {
     std::int64_t numbers = 1;
     for (const std::int64_t dim : shape) {
-        if (numbers > (std::int64_t{1} << 40) / dim)
-            throw refused("the state", "a smaller one", "a shape of " + in_words(shape));
+        if (numbers > kMostNumbers / dim) throw refused("the state", "a smaller one", "a shape of " + in_words(shape));
         numbers *= dim;
     }
     return numbers;

@@ -102,9 +102,10 @@ LINATTN_INLINE UInt32s word_part(Vec<float> x, int i, Vec<float> inverse, Int32s
     if constexpr (F == WeightFormat::bfloat16) return narrow_bf16(x) << (16 * i);
     // Adding 1.5 * 2^23 rounds to an integer, which is then in the low bits of the sum.
     const Vec<float> round = broadcast(0x1.8p23f);
-    const Int32s level = bits<Int32s>(x * inverse + round) - bits<Int32s>(round);
-    sum += level;
-    return (bits<UInt32s>(level) & 255u) << (8 * place_of(i));
+    const UInt32s rounded = bits<UInt32s>(x * inverse + round) - bits<UInt32s>(round);
+    const UInt32s level = rounded + 127u <= 254u ? rounded : UInt32s{};  // 0 for a weight that is not finite
+    sum += bits<Int32s>(level);
+    return (level & 255u) << (8 * place_of(i));
 }
 
 // The number of entries in `PackedMatrix::sums` of int8 weights.

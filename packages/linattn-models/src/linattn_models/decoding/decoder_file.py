@@ -118,9 +118,9 @@ def read_decoder(file: Path, device: torch.device) -> DecoderFile:
     return DecoderFile(description, weights, metadata)
 
 
-def _number(text: str) -> float:
+def _number(text: str, low: float = 0.0) -> float:
     value = float(text)
-    if not 0 <= value < math.inf:
+    if not low <= value < math.inf:
         raise ValueError(f"the number {text}")
     return value
 
@@ -167,7 +167,7 @@ class _Reader:
         channels = range(int(read["channels"]))
         sampler = None
         if kind != "none":
-            sampler = Sampler(cast(Any, kind), choices, float(read["lowest_log_scale"]))
+            sampler = Sampler(cast(Any, kind), choices, _number(read["lowest_log_scale"], -1e30))
         return TokenCoding(
             tuple(self._tensors.pop(f"tokens.embeddings.{channel}") for channel in channels),
             self._tensors.pop("tokens.start", None),
@@ -183,4 +183,4 @@ class _Reader:
     def _norm(self, name: str) -> Norm:
         weight, bias = self._tensors.pop(f"{name}.weight"), self._tensors.pop(f"{name}.bias", None)
         centered = self._metadata["norm_kind"] == "LayerNorm"
-        return Norm(weight, bias, float(self._metadata["norm_eps"]), centered)
+        return Norm(weight, bias, _number(self._metadata["norm_eps"]), centered)
