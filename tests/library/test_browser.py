@@ -7,11 +7,11 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from linattn_models import export_decoder, load_decoder
-from tests.library.test_library import MODELS
+from tests.library.configurations import Case, random_case
 
 ROOT = Path(__file__).parents[2]
 APP = ROOT / "apps" / "browser"
@@ -20,16 +20,15 @@ BUILT = ROOT / "build" / "web" / "linattn.wasm"
 SCRIPT = """
 import { readFileSync } from "node:fs";
 import { Decoder } from "LINATTN";
-const [wasm, ...files] = process.argv.slice(2);
+const [wasm, list] = process.argv.slice(2);
 const module = await WebAssembly.compile(readFileSync(wasm));
 const drawn = [];
-for (const file of files) {
+for (const { file, rows, prompt, length, count, settings } of JSON.parse(readFileSync(list))) {
   const decoder = await Decoder.open(module, new Uint8Array(readFileSync(file)));
-  const state = decoder.newState(2), tokens = [];
-  decoder.read(state, Array(2 * 3 * decoder.info.channels).fill(2), 3);
-  for (let i = 0; i < 12; ++i) {
-    tokens.push(decoder.sample(state, 2, { seed: 9, temperature: 0.8 }));
-    decoder.read(state, tokens.at(-1), 1);
+  const state = decoder.newState(rows), tokens = [];
+  for (let next = prompt, read = length; tokens.length < count; next = tokens.at(-1), read = 1) {
+    decoder.read(state, next, read);
+    tokens.push(decoder.sample(state, rows, settings));
   }
   let refusal = "";
   try { decoder.newState(0); } catch (error) { refusal = error.message; }
@@ -60,22 +59,34 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_tokens_are_those_of_python(library: Path, tmp_path: Path) -> None:
-    script = tmp_path / "draw.mjs"
+    cases = [case.without_history for case in map(random_case, range(300)) if case.settings]
+    files = [case.export(tmp_path) for case in cases]
+    results = run_node(library, tmp_path, list(map(job_of, cases, files)))
+    for case, file, result in zip(cases, files, results, strict=True):
+        steps, channels = result["tokens"], case.model.head.channels
+        places = range(0, len(steps[0]), channels)
+        drawn = [[x for step in steps for x in step[at : at + channels]] for at in places]
+        assert drawn == case.draw(file), case
+        assert "expected" in result["refusal"]
+
+
+def job_of(case: Case, file: Path) -> dict[str, Any]:
+    """What node draws; the names of settings are JavaScript's."""
+    names = {"top_k": "topK", "top_p": "topP", "min_p": "minP"}
+    settings = {names.get(name, name): value for name, value in case.settings.items()}
+    rows, length = case.prefix.shape[:2]
+    return {
+        "file": str(file), "rows": rows, "prompt": case.prompt, "length": length,
+        "count": case.count, "settings": settings,
+    }  # fmt: skip
+
+
+def run_node(library: Path, folder: Path, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    script, listed = folder / "draw.mjs", folder / "jobs.json"
     script.write_text(SCRIPT.replace("LINATTN", str(APP / "linattn.mjs")))
-    files, wanted = [], []
-    for number, (name, model) in enumerate(MODELS.items()):
-        for weights in ("float32", "int8"):
-            file = tmp_path / f"{number}-{weights}.linattn"
-            export_decoder(model, file, weights)
-            files.append(file)
-            prefix = [[[2] * 3] * 3 if name == "colors" else [2] * 3]
-            drawn = load_decoder(file).generate(
-                prefix=prefix, max_new_tokens=12, seeds=9, num_samples=2, temperature=0.8
-            )
-            wanted.append(drawn[:, 3:].transpose(0, 1).flatten(1).tolist())
+    listed.write_text(json.dumps(jobs))
     done = subprocess.run(
-        ["node", script, library, *files], capture_output=True, check=True, text=True
+        ["node", script, library, listed], capture_output=True, check=True, text=True
     )
-    results = json.loads(done.stdout)
-    assert [result["tokens"] for result in results] == wanted
-    assert all("expected" in result["refusal"] for result in results)
+    results: list[dict[str, Any]] = json.loads(done.stdout)
+    return results
