@@ -486,7 +486,7 @@ def test_a_server_that_stops_ends_its_answers(serve: Serve) -> None:
     assert asyncio.run(main()) == (503, 503)
 
 
-@pytest.mark.parametrize(("seconds", "steps"), [(0.001, 4), (0.02, 2), (0.2, 1)])
+@pytest.mark.parametrize(("seconds", "steps"), [(0.001, 16), (0.02, 2), (0.2, 1)])
 def test_few_steps_are_made_at_once_where_they_take_long(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, seconds: float, steps: int
 ) -> None:

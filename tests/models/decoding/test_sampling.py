@@ -75,6 +75,9 @@ class OnAccelerator:
     def amax(self) -> torch.Tensor:
         return torch.tensor(self.largest)
 
+    def __len__(self) -> int:
+        return 1
+
 
 def test_a_stream_without_an_end_is_checked_from_time_to_time() -> None:
     check = sampling.NanCheck()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,6 +25,15 @@ from tests.models.decoding.decoders import (
 from tests.models.tiny import HEADS, tiny_config
 
 NATIVE = Kind("native")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_steps_a_call() -> Iterator[None]:
+    """So that short sequences take several calls."""
+    with pytest.MonkeyPatch.context() as patch:
+        if importlib.util.find_spec("linattn_cpu"):
+            patch.setattr("linattn_cpu.decoder._MOST_STEPS", 8)
+        yield
 
 
 @needs_cpu_backend
@@ -113,10 +124,41 @@ def test_generate_takes_them_and_stream_does_not(length: int) -> None:
     decoder.native.steps = lambda *x: calls.append(x[4]) or steps(*x)
     fields: dict[str, Any] = {"length": length, "num_samples": 2, "seeds": 3}
     drawn = decoder.generate(2, **fields)
-    several = [min(16, length - 1 - done) for done in range(0, length - 1, 16)]
+    most = decoder.native.most_steps
+    several = [min(most, length - 1 - done) for done in range(0, length - 1, most)]
     assert calls == [n for n in several if n > 1]
     calls.clear()
     streamed = torch.stack(list(decoder.stream(2, **fields)), 1)
     assert torch.equal(drawn, streamed) and not calls
-    ended = decoder.generate(2, **fields, return_state=True)[0]
-    assert torch.equal(drawn, ended) and not calls
+    ended, state = decoder.generate(2, **fields, return_state=True)
+    assert torch.equal(drawn, ended) and calls == [n for n in several if n > 1]
+    stream = decoder.stream(2, **fields, return_state=True)
+    assert torch.equal(torch.stack(list(stream), 1), drawn)
+    same_state(state, stream.state)
+
+
+@needs_cpu_backend
+@settings(max_examples=40)
+@given(
+    lengths=st.lists(st.integers(1, 6), min_size=1, max_size=9),
+    new_tokens=st.lists(st.integers(1, 15), min_size=9, max_size=9),
+    stops=st.sets(st.integers(0, 6), max_size=3),
+    penalty=st.sampled_from([1.0, 1.3]),
+)
+def test_rows_end_inside_of_a_call_as_between_calls(
+    lengths: list[int], new_tokens: list[int], stops: set[int], penalty: float
+) -> None:
+    decoder = NATIVE.decoder(long_model())
+    prompts = NATIVE.tokens(long_model(), len(lengths), 6)
+    fields: dict[str, Any] = {
+        "prefix": prompts, "prefix_lengths": torch.tensor(lengths), "seeds": 5,
+        "max_new_tokens": new_tokens[: len(lengths)], "stop_tokens": sorted(stops) or None,
+        "repetition_penalty": penalty,
+    }  # fmt: skip
+    rows = decoder.generate(**fields).tolist()
+    steps = [step.tolist() for step in decoder.stream(**fields)]
+    streamed = [[step[row] for step in steps] for row in range(len(lengths))]
+    ours = [row[length:] for row, length in zip(rows, lengths, strict=True)]
+    assert [[x for x in row if x >= 0] for row in ours] == [
+        [x for x in row if x >= 0] for row in streamed
+    ]

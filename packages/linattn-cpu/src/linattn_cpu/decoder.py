@@ -44,8 +44,10 @@ _IDENTITY = _native.FeatureMap.__members__["identity"]
 _MAPS = {**_native.FeatureMap.__members__, "hedgehog": _IDENTITY}
 # The fields of a native call for those of a `Draw`, in order.
 _DRAW_FIELDS = ("temperatures", "quantiles", "top_ks", "top_ps", "min_ps")
-# Enough to make the time around a call small beside that of its steps.
-_MOST_STEPS = 16
+# A call makes at most so many steps, and reads at most so many bytes of weights: enough to make the
+# time around the call small, and few enough that steps behind a sequence's end cost little.
+_MOST_STEPS = 64
+_MOST_BYTES = 64 << 20
 
 
 def refuses_decoder(description: DecoderDescription, weights: str) -> str | None:
@@ -101,7 +103,7 @@ class CpuDecoder(NativeDecoder):
 
     @property
     def most_steps(self) -> int:
-        return _MOST_STEPS
+        return max(1, min(_MOST_STEPS, _MOST_BYTES // max(1, self.nbytes)))
 
     @property
     def has_filters(self) -> bool:

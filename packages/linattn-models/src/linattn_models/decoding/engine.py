@@ -117,7 +117,7 @@ class ContinuousBatch:
             that cannot step.
 
     Cost: a step of linear attention costs the same at every position. Memory: the states of
-    max_num_seqs rows, and 2 KiB of random numbers for each.
+    max_num_seqs rows, and 8 KiB of random numbers for each.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class ContinuousBatch:
         decoder: GenerationMixin,
         max_num_seqs: int,
         max_num_batched_tokens: int | None = None,
-        steps_per_call: int = 4,
+        steps_per_call: int = 16,
     ) -> None:
         self.max_num_seqs = at_least("max_num_seqs", max_num_seqs, 1)
         least = self.max_num_seqs + CHUNK

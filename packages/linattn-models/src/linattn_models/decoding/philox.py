@@ -13,7 +13,7 @@ _ROUNDS = 10
 _FACTORS = (0xCD9E8D57, 0xD2511F53)
 _STEPS = (0x9E3779B9, 0xBB67AE85)
 # How many positions are drawn at once: about a hundred operations on small tensors are one cost.
-AHEAD = 64
+AHEAD = 256
 _MOST_NUMBERS = 1 << 16
 
 

@@ -163,22 +163,27 @@ class Prompt:
         complete = self.row_lengths + step >= self.row_ends  # (B,)
         return drawn.masked_fill(complete.view(-1, *[1] * (drawn.ndim - 1)), -1)
 
-    def join(self, drawn: list[Tensor]) -> Tensor:
+    def join(self, blocks: list[Tensor]) -> Tensor:
         """The sequences (B, N) or (B, N, 3): each row's prefix, its drawn tokens, then -1.
 
         N is the length of the longest sequence.
+
+        Args:
+            blocks: the tokens (steps, B) or (steps, B, 3) of one or more steps each.
         """
+        drawn = torch.cat([self.tokens[:, :0], *(block.transpose(0, 1) for block in blocks)], 1)
         if self.lengths is None and self.ends_together:
-            return torch.cat([self.tokens, *(token.unsqueeze(1) for token in drawn)], 1)
+            return torch.cat([self.tokens, drawn], 1)
         device = self.tokens.device
         most = self.tokens.shape[1]  # tokens of the longest prefix
-        positions = torch.arange(min(self.length, most + len(drawn)), device=device)
+        count = drawn.shape[1]
+        positions = torch.arange(min(self.length, most + count), device=device)
         steps = positions - self.row_lengths.unsqueeze(1)  # (B, N), negative inside the prefix
         beyond = steps >= self.steps_of_rows.unsqueeze(1)
-        steps = steps.clamp(0, len(drawn)).masked_fill(beyond, len(drawn))
+        steps = steps.clamp(0, count).masked_fill(beyond, count)
         rows = torch.arange(self.batch, device=device).unsqueeze(1)
-        nothing = self.tokens.new_full((self.batch, *self.tokens.shape[2:]), -1)
-        tokens = torch.stack([*drawn, nothing], 1)[rows, steps]
+        nothing = self.tokens.new_full((self.batch, 1, *self.tokens.shape[2:]), -1)
+        tokens = torch.cat([drawn, nothing], 1)[rows, steps]
         inside = positions[:most] < self.row_lengths.unsqueeze(1)
         tokens[:, :most][inside] = self.tokens[inside]
         longest = (tokens >= 0).flatten(2).any(2) if tokens.ndim > 2 else tokens >= 0

@@ -316,13 +316,13 @@ class NanCheck:
         self._largest: list[Tensor] = []  # of the last steps
 
     def add(self, parameters: Tensor) -> None:
-        """Takes the parameters (B, P) of the next step."""
+        """Takes the parameters (steps, B, P) of the next steps; on an accelerator, of one."""
         largest = parameters.amax()  # NaN if any parameter is
         if not parameters.is_cpu:
             self._largest.append(largest)
         elif math.isnan(largest):
-            _refuse(self._steps)
-        self._steps += 1
+            _refuse(self._steps + int(parameters.flatten(1).isnan().any(1).int().argmax()))
+        self._steps += len(parameters)
         if len(self._largest) == _MOST_UNREAD:
             self.finish()
 

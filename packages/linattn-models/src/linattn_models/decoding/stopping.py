@@ -108,12 +108,25 @@ class Ends:
         self._all_go_on = True
         self._next_complete = int(steps.min())  # steps after which a sequence is complete
         self._parts: list[_Part] = []  # of the sequences that have ended, if states are kept
-        self._is_open = False  # whether `end` was not called yet for the last tokens
 
-    def spread(self) -> Tensor:
-        """The tokens of this step as (B,) or (B, 3), -1 for sequences that had ended before."""
-        self._is_open = True
-        drawn = self._rows.tokens
+    def take(self, tokens: Tensor, step: int) -> tuple[Tensor, bool]:
+        """The tokens (steps, B) or (steps, B, 3) of all sequences, and whether any goes on.
+
+        Args:
+            tokens: of the rows, from `step` on; those behind the end of the last one are left out.
+        """
+        spread, goes_on = [], True
+        for now, drawn in enumerate(tokens, step):
+            spread.append(self._spread(drawn))
+            goes_on = self._end(now, drawn)
+            if not goes_on:
+                break
+        if goes_on:
+            self._drop()
+        return torch.stack(spread), goes_on
+
+    def _spread(self, drawn: Tensor) -> Tensor:
+        """The tokens of a step as (B,) or (B, 3), -1 for sequences that had ended before."""
         if self._all_go_on:
             return drawn
         spread = drawn.new_full((self._prompt.batch, *drawn.shape[1:]), -1)
@@ -121,10 +134,9 @@ class Ends:
         spread[self._held] = drawn.masked_fill(ended, -1)
         return spread
 
-    def end(self, step: int) -> bool:
+    def _end(self, step: int, drawn: Tensor) -> bool:
         """Ends sequences that stop or are complete with this step; whether any goes on."""
-        stopped = self._find_stops()
-        self._is_open = False
+        stopped = self._find_stops(drawn)
         if not any(stopped) and step + 1 < self._next_complete:
             return True
         steps = self._steps[self._held]
@@ -139,19 +151,20 @@ class Ends:
             return False
         self._next_complete = int(left.min())
         self._all_go_on = len(left) == self._prompt.batch
-        if len(ended) and len(left) <= (1 - _WORTH_DROPPING) * len(going):
-            kept = going.nonzero().squeeze(1)
-            self._held, self._going = self._held[kept], going[kept]
-            self._rows.select_rows(kept)
         return True
 
-    def state(self) -> DecodingState | None:
-        """The state of all sequences, in order, after their last tokens; None before a token."""
-        parts = self._parts
-        if self._is_open:
-            parts = [*parts, self._part(self._going.nonzero().squeeze(1))]
-        if sum(len(part.rows) for part in parts) < self._prompt.batch:
-            return None
+    def _drop(self) -> None:
+        """Drops the rows of sequences that have ended, if they are many."""
+        kept = self._going.nonzero().squeeze(1)
+        if len(kept) <= (1 - _WORTH_DROPPING) * len(self._going):
+            self._held, self._going = self._held[kept], self._going[kept]
+            self._rows.select_rows(kept)
+
+    def state(self) -> DecodingState:
+        """The state of all sequences, in order, after their last tokens."""
+        parts, going = self._parts, self._going.nonzero().squeeze(1)
+        if len(going):
+            parts = [*parts, self._part(going)]
         rows, tokens = (
             torch.cat(x) for x in zip(*((p.rows, p.tokens) for p in parts), strict=True)
         )
@@ -165,11 +178,11 @@ class Ends:
         order = torch.cat([rows[reads], rows[stays]]).argsort()
         return DecodingState.cat([after, state.index_select(stays)]).index_select(order)
 
-    def _find_stops(self) -> list[bool]:
+    def _find_stops(self, drawn: Tensor) -> list[bool]:
         """Whether the sequence of each row stops with its token; an empty list for none."""
         if not self._stop_tokens and not self._stop.strings:
             return []
-        tokens = self._rows.tokens.tolist()
+        tokens = drawn.tolist()
         # At most steps no row stops; a set of tokens in Python is faster than tensors here.
         if not self._stop.strings and self._stop_tokens.isdisjoint(tokens):
             return []
@@ -183,7 +196,7 @@ class Ends:
 
 
 class Run:
-    """One generation: iterating over it draws the tokens (B,) or (B, 3) of each step.
+    """One generation: iterating over it draws the tokens (steps, B) or (steps, B, 3) of its steps.
 
     Rows that are complete still give tokens, which the caller ignores. Rows that have stopped
     give -1 from then on, and the iteration ends when no row continues.
@@ -196,8 +209,8 @@ class Run:
         stop: what ends a sequence before its last token; None for nothing.
         finish: makes the state that is returned of the one after the last tokens.
         progress: whether to show a progress bar.
-        streams: whether each token is wanted as soon as it is drawn; if not, several steps may be
-            made at once.
+        streams: whether each step is wanted as soon as it is made; if not, several may be made at
+            once.
 
     Attributes:
         sequences: the prompt of every sequence; samples of a prompt are consecutive rows.
@@ -238,17 +251,20 @@ class Run:
         if self._stop is not None or self._prompt.keeps_state:
             self._ends = Ends(self._stop or Stop(), self.sequences, rows)
         self._recent = self.state.recent
-        # Several steps are made at once where nothing reads a token before the next is drawn.
-        is_single, check = self._streams or self._ends is not None, NanCheck()
+        # Several steps are made at once where nothing reads a token or a state in between.
+        keeps_states = self._prompt.keeps_state and (self._stop or not self._prompt.ends_together)
+        is_single, check = self._streams or keeps_states, NanCheck()
         made, tokens, step = parameters.unsqueeze(0), first.unsqueeze(0), 0
         with tqdm(total=steps, desc="generate", unit="step", disable=not self._progress) as bar:
             while True:
-                for own, token in zip(made, tokens, strict=True):
-                    check.add(own)
-                    yield token if self._ends is None else self._take(self._ends.spread(), step)
-                    bar.update()
+                check.add(made)
+                goes_on = True
+                if self._ends is not None:
+                    tokens, goes_on = self._ends.take(tokens, step)
+                    self._keep(tokens, step)
+                yield tokens
+                bar.update(len(tokens))
                 step += len(tokens)
-                goes_on = self._ends is None or self._ends.end(step - 1)
                 if not goes_on or step == steps:
                     break
                 made, tokens = rows.advance(1 if is_single else steps - step)
@@ -266,13 +282,13 @@ class Run:
             raise ValueError(expected("the state of a stream", wanted, "none", advice))
         return self._finish(state)
 
-    def _take(self, drawn: Tensor, step: int) -> Tensor:
-        """The tokens, which the state remembers if it is returned."""
+    def _keep(self, tokens: Tensor, step: int) -> None:
+        """Keeps the tokens for the state that is returned, which remembers the last ones."""
         if self._prompt.keeps_state:
-            self._drawn.append(self.sequences.hide_complete(step, drawn))
-            if len(self._drawn) == _MOST_DRAWN:
+            hide = self.sequences.hide_complete
+            self._drawn += [hide(now, drawn) for now, drawn in enumerate(tokens, step)]
+            if len(self._drawn) >= _MOST_DRAWN:
                 self._remember()
-        return drawn
 
     def _remember(self) -> None:
         if self._drawn:
@@ -286,7 +302,7 @@ class TokenStream(Iterator[Any]):
 
     def __init__(self, run: Run, tokenizer: Any = None) -> None:
         # Copied outside inference mode, because autograd refuses tensors made inside.
-        tokens = (run.sequences.hide_complete(step, token) for step, token in enumerate(run))
+        tokens = (run.sequences.hide_complete(step, token) for step, (token,) in enumerate(run))
         self._run = run
         self._parts = tokens if tokenizer is None else self._read_texts(tokens, tokenizer)
 
