@@ -17,8 +17,9 @@ if __name__ == "__main__":
 
 import dataclasses
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from linattn_core.errors import expected
 from linattn_lab.compare import TIMES, Budget, Curve, Display, Rows, compare
@@ -33,24 +34,10 @@ from speech.corpora import BadInput, Corpus, CorpusFlags, CorpusName
 from speech.models import APP, build_model
 from speech.presets import ATTENTIONS, KERNEL, PRESETS, Attention, PresetName, Recipe
 from speech.training import build_length_order, load_speech, recognizer_loss, train_model
+from speech.units import name_rate
 
 MINUTES: dict[PresetName, float] = {"smoke": 0.02, "paper": 1_440.0}
 YEAR = 525_600  # minutes
-COLUMNS = {
-    "test": lambda run: f"{run['metrics']['phoneme_error_rate']:.2%}",
-    "subst.": lambda run: f"{run['metrics']['substitutions']:.2%}",
-    "ins.": lambda run: f"{run['metrics']['insertions']:.2%}",
-    "del.": lambda run: f"{run['metrics']['deletions']:.2%}",
-    "dev": lambda run: f"{run['metrics']['dev_phoneme_error_rate']:.2%}",
-    "updates": lambda run: f"{run['steps']:,}",
-    "s per update": lambda run: figure(run["seconds_per_update"]),
-    "s per epoch": lambda run: figure(run["metrics"]["seconds_per_epoch"]),
-    "parameters": lambda run: f"{run['parameters']:,}",
-}
-CURVES = (
-    Curve("updates", "phoneme_error_rate"),
-    Curve("minutes of updates", "phoneme_error_rate", over="pace", scale=1 / 60),
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,7 +48,9 @@ class Flags(CorpusFlags):
     """smoke: seconds; laptop: for AN4 on one core; streaming: the same for speech as it arrives;
     paper: the paper's own numbers."""
     corpus: CorpusName = "synthetic"
-    """synthetic is made on this machine; the others are read from --data-dir."""
+    """synthetic is made on this machine, manifest read from --manifest, others from --data-dir."""
+    units: str | None = None
+    """What is recognized: phones, characters, or bpe:N; as train.py chooses it if not given."""
     bad_input: BadInput = "refuse"
     """Whether utterances that cannot be used end this, or are left out and counted."""
     utterances: int | None = None
@@ -97,11 +86,13 @@ def main(flags: Flags) -> None:
     make_folders(out, flags.publish)
     recipes = list_recipes(flags)
     one = next(iter(recipes.values()))
-    corpus = flags.read(flags.corpus, flags.bad_input, one.utterances)
+    corpus = flags.read(flags.corpus, flags.bad_input, one.utterances, flags.units)
 
     def measure() -> Mapping[str, object]:
         data = load_speech(corpus, "train", one, flags.cache)
-        models = {name: build_model(of, len(corpus.inventory)) for name, of in recipes.items()}
+        models = {
+            name: build_model(of, len(corpus.units.inventory)) for name, of in recipes.items()
+        }
         order = pick_typical_batches(build_length_order(data, one))
         return measure_updates(models, data, recognizer_loss, one.training, flags.rounds, order)
 
@@ -114,13 +105,11 @@ def main(flags: Flags) -> None:
         make_variant(f"{name}-seed{seed}" if seed else name, recipes[name], seed, corpus, flags)
         for seed, name in itertools.product(dict.fromkeys(flags.seeds), chosen)
     ]
+    rate, train = name_rate(corpus.units.noun), not flags.finished
     # A run that was killed before the test set was recognized has a summary, too.
-    trainings = Trainings(out, variants, lambda of: "dev_phoneme_error_rate" in of["metrics"])
+    trainings = Trainings(out, variants, lambda of: f"dev_{rate}" in of["metrics"])
     trainings = trainings.within(budget.seconds, budget.pace(trainings.names))
-    display = Display(
-        COLUMNS, CURVES, read_errors, "phoneme error rate, dev set", log_scale=True, first="model"
-    )
-    train = not flags.finished
+    display = build_display(rate, corpus.units.spell)
     print(compare(trainings, display, budget=budget, publish_to=flags.publish, train=train))
 
 
@@ -134,6 +123,7 @@ def list_recipes(flags: Flags) -> dict[str, Recipe]:
                 recipe,
                 depthwise_kernel=kernel,
                 corpus=flags.corpus,
+                units=flags.units,
                 bad_input=flags.bad_input,
                 utterances=flags.utterances or recipe.utterances,
             )
@@ -150,7 +140,7 @@ def make_variant(name: str, recipe: Recipe, seed: int, corpus: Corpus, flags: Fl
     settings: dict[str, object] = {
         **{x: getattr(recipe, x) for x in ("preset", "utterances", "attention", "bad_input")},
         "corpus": corpus.name,
-        "inventory": list(corpus.inventory),
+        "inventory": list(corpus.units.inventory),
         "corpus_digest": corpus.digest(),
     }
     if recipe.attention != "lstm":
@@ -158,9 +148,34 @@ def make_variant(name: str, recipe: Recipe, seed: int, corpus: Corpus, flags: Fl
     return Variant(name, dataclasses.replace(recipe.training, seed=seed), train, settings)
 
 
-def read_errors(rows: Rows) -> dict[str, float]:
-    """Error rates on the dev set, in percent."""
-    return {f"{x}/per": 100 * run["metrics"]["dev_phoneme_error_rate"] for x, run in rows.items()}
+def build_display(rate: str, words: bool) -> Display:
+    """What is shown of the runs: error rates of their labels by the name `rate`, and of words."""
+
+    def percent(name: str) -> Callable[[Mapping[str, Any]], str]:
+        return lambda run: f"{run['metrics'][name]:.2%}"
+
+    def read_errors(rows: Rows) -> dict[str, float]:
+        return {f"{x}/per": 100 * run["metrics"][f"dev_{rate}"] for x, run in rows.items()}
+
+    columns = {
+        "test": percent(rate),
+        "subst.": percent("substitutions"),
+        "ins.": percent("insertions"),
+        "del.": percent("deletions"),
+        "dev": percent(f"dev_{rate}"),
+        "updates": lambda run: f"{run['steps']:,}",
+        "s per update": lambda run: figure(run["seconds_per_update"]),
+        "s per epoch": lambda run: figure(run["metrics"]["seconds_per_epoch"]),
+        "parameters": lambda run: f"{run['parameters']:,}",
+    }
+    if words:
+        columns["words, test"] = percent(name_rate("word"))
+    curves = (
+        Curve("updates", rate),
+        Curve("minutes of updates", rate, over="pace", scale=1 / 60),
+    )
+    ylabel = f"{rate.replace('_', ' ')}, dev set"
+    return Display(columns, curves, read_errors, ylabel, log_scale=True, first="model")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@
     python apps/ctc_speech/export_onnx.py --run RUN --chunk 4 --average 5 --out model.onnx
 
 The run is one of train.py --preset streaming. The model takes any number of streams side by side;
-its metadata has the features, their normalization, the chunk and the phones. Needs onnxscript.
+its metadata has the features, their normalization, the chunk and the labels. run_onnx.py runs it.
+Needs onnxscript.
 """
 
 from __future__ import annotations

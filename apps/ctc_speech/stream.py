@@ -1,13 +1,13 @@
-"""Recognize phones while a person talks: from a file, from standard input or from a microphone.
+"""Recognize speech while a person talks: from a file, from standard input or from a microphone.
 
     python apps/ctc_speech/stream.py --run RUN FILE FILE
     python apps/ctc_speech/stream.py --run RUN --microphone --lexicon cmudict.dict
     sox FILE -t raw -e signed -b 16 -c 1 -r 16k - | python apps/ctc_speech/stream.py --run RUN -
 
 The run is one of train.py --preset streaming. Each utterance is a line with its start and end in
-seconds, its confidence and its phones, or with --lexicon its words; on a terminal the line is
-redrawn while it grows. --chunk 4, 8 or 16 hears 160, 320 or 640 ms before it answers. A microphone
-needs the package sounddevice.
+seconds, its confidence and its words, or without --lexicon the phones of a run that recognizes
+phones; on a terminal the line is redrawn while it grows. --chunk 4, 8 or 16 hears 160, 320 or 640
+ms before it answers. A microphone needs the package sounddevice.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def main(flags: Flags) -> None:
         got = "both" if flags.microphone else "neither"
         raise ValueError(expected("FILE", "recordings, or --microphone", got))
     run = load_run(flags.run, flags.average)
-    search = Search.read(flags.search, run.inventory)
+    search = Search.read(flags.search, run.units.inventory)
     rules = EndpointRules(pause=flags.pause)
     lexicon = None if flags.lexicon is None else read_lexicon(flags.lexicon)
     recognizer = OnlineRecognizer(run, search, flags.chunk, rules, lexicon)
@@ -83,7 +83,7 @@ def main(flags: Flags) -> None:
         if str(path) == "-":
             show(recognizer, read_stdin(flags.rate), flags.rate)
         else:
-            show(recognizer, cut(read_audio(File(path), channels=run.features.channels)), RATE)
+            show(recognizer, cut(read_audio(File(path))), RATE)
 
 
 def show(recognizer: OnlineRecognizer, pieces: Iterator[Samples], rate: int) -> None:

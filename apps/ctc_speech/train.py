@@ -1,9 +1,10 @@
-"""Train a recognizer of phones: audio in, phones out, by CTC.
+"""Train a recognizer of speech: audio in; phones, characters or pieces of words out, by CTC.
 
     python apps/ctc_speech/train.py --preset smoke                     seconds, synthetic speech
     python apps/ctc_speech/train.py --corpus an4 --data-dir DIR        real speech, 40 minutes
     python apps/ctc_speech/train.py --corpus an4 --data-dir DIR --attention softmax
     python apps/ctc_speech/train.py --corpus an4 --data-dir DIR --preset streaming
+    python apps/ctc_speech/train.py --corpus manifest --manifest train.jsonl    your own recordings
 
 Every default is the preset's. A run is a folder: config.json, metrics.jsonl, summary.json,
 checkpoints, and a picture, curve.png. A run that was stopped or killed continues with the same
@@ -26,6 +27,7 @@ from speech.corpora import CorpusFlags
 from speech.models import APP
 from speech.presets import PRESETS, Attention, PresetName, Recipe
 from speech.training import train_model
+from speech.units import name_rate
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,7 +64,7 @@ def main() -> None:
         wanted = "numbers of at least 1, beside --chunk"
         raise ValueError(expected("--train-chunks", wanted, flags.train_chunks))
     with main_process_first():  # makes the synthetic corpus
-        corpus = flags.read(flags.corpus, flags.bad_input, flags.utterances)
+        corpus = flags.read(flags.corpus, flags.bad_input, flags.utterances, flags.units)
     out = flags.run_folder()
     summary = train_model(corpus, flags, out, flags.cache, resume=flags.resume)
     if is_main_process():
@@ -75,7 +77,8 @@ def report(summary: dict[str, Any], out: Path) -> None:
     print(f"{summary['attention']} on {summary['corpus']}, in {out}")
     for line in summary["errors"].lines():
         print(f"  {line}")
-    print(f"  {metrics['dev_phoneme_error_rate']:.2%} wrong on the dev set")
+    dev = metrics[f"dev_{name_rate(summary['errors'].noun)}"]
+    print(f"  {dev:.2%} wrong on the dev set")
     print(f"  {summary['parameters']:,} parameters, {summary['steps']:,} steps,", end=" ")
     print(f"{summary['train_seconds']:.0f} s of training,", end=" ")
     print(f"{metrics['seconds_per_epoch']:.1f} s per epoch")

@@ -1,4 +1,4 @@
-"""Recognize the phones of recordings, or of a split of the run's corpus, whose errors are counted.
+"""Recognize what recordings say, or those of a split of the run's corpus, whose errors are counted.
 
     python apps/ctc_speech/transcribe.py --run RUN FILE FILE
     python apps/ctc_speech/transcribe.py --run RUN --n-best 5 --json FILE
@@ -7,9 +7,9 @@
     python apps/ctc_speech/transcribe.py --run RUN --split dev --data-dir DIR --ngram 5 --average 5
 
 Recordings are WAV, FLAC, OGG, MP3 or NIST SPHERE, from 1 kHz on. Each line begins with the
-logarithm of the probability of its phones. Below are the phones of the best line, each with its
-start and end in seconds and the model's confidence. A file that cannot be recognized ends this, or
-is named and left out with --bad-input skip; what was recognized before is printed either way.
+logarithm of its probability. Below are the words of the best line, or its phones, each with start
+and end in seconds and the model's confidence. A file that cannot be recognized ends this, or is
+named and left out with --bad-input skip; what was recognized before is printed either way.
 
 With --split the error rates are printed, of greedy decoding and of the search, and kept by name in
 figures.json in the run's folder. Choose the search on the dev set, and look at the test set once. A
@@ -41,7 +41,7 @@ from speech.corpora import BadInput, Corpus, CorpusFlags, Split
 from speech.decoding import Decoding, Search
 from speech.error_rate import evaluate
 from speech.features import Normalization
-from speech.models import TrainedRun, load_run, rebuild_recipe, require_inventory
+from speech.models import TrainedRun, load_run, rebuild_recipe, require_units
 from speech.training import load_speech
 from speech.transcription import Transcript, escape_unprintable, transcribe, write_picture
 
@@ -77,13 +77,13 @@ class Flags(CorpusFlags):
     chunk: int | None = None
     """With --split and a run that streams: output frames of a chunk, of any number."""
     ngram: int = 0
-    """With --split: phones of the longest n-gram of the training transcripts, for the search."""
+    """With --split: labels of the longest n-gram of the training transcripts, for the search."""
     write_lm: Path | None = None
     """An ARPA file for the n-gram of --ngram, which --lm reads; none if not given."""
 
 
 def main(flags: Flags) -> None:
-    """Prints the phones of every recording, or the errors of the utterances."""
+    """Prints what every recording says, or the errors of the utterances."""
     check(flags)
     make_folders(flags.pictures, flags.run if flags.split and flags.run.is_dir() else None)
     run = load_run(flags.run, flags.average)
@@ -118,19 +118,17 @@ def check(flags: Flags) -> None:
 def print_errors(flags: Flags, run: TrainedRun, split: Split) -> None:
     """The errors on a split, greedy and by the search, as trained and as a recording is heard."""
     recipe = rebuild_recipe(run, flags.bad_input)
-    corpus = flags.read(recipe.corpus, flags.bad_input, recipe.utterances)
-    require_inventory(run, corpus)
+    corpus = flags.read(recipe.corpus, flags.bad_input, recipe.utterances, recipe.units)
+    require_units(run, corpus)
     search = build_search(flags, run, corpus)
     print(f"{run.label}, {split}")
     figures: dict[str, float] = {}
     chunk = [f"chunk {flags.chunk}"] * (flags.chunk is not None)
-    for kind in dict.fromkeys((recipe.normalize, run.features.alone)):
+    for kind in dict.fromkeys((recipe.normalize, run.alone)):
         own = dataclasses.replace(recipe, normalize=kind)
         speech = load_speech(corpus, split, own, flags.cache, run.prior)
-        decoders = {"greedy": ctc_greedy, search.label: search.phones}
-        errors = evaluate(
-            run.model, speech, run.inventory, list(decoders.values()), True, flags.chunk
-        )
+        decoders = {"greedy": ctc_greedy, search.label: search.labels}
+        errors = evaluate(run.model, speech, run.units, list(decoders.values()), True, flags.chunk)
         for label, each in zip(decoders, errors, strict=True):
             lines = [f"normalization: {EXPLAINED[kind]}; {label}", *each.lines()]
             print("  " + "\n    ".join(lines))
@@ -142,16 +140,16 @@ def print_errors(flags: Flags, run: TrainedRun, split: Split) -> None:
 def build_search(flags: Flags, run: TrainedRun, corpus: Corpus) -> Search:
     """The search with the n-gram that is asked for, which is written where it shall be."""
     if not flags.ngram:
-        return Search.read(flags.search, run.inventory)
-    lm = NGram.estimate(corpus.transcripts("train"), run.inventory, flags.ngram)
+        return Search.read(flags.search, run.units.inventory)
+    lm = NGram.estimate(corpus.transcripts("train"), run.units.inventory, flags.ngram)
     if flags.write_lm is not None:
         lm.write(flags.write_lm)
     return Search(flags.search, lm)
 
 
 def print_transcripts(flags: Flags, run: TrainedRun) -> None:
-    """The phones of recordings, and their pictures."""
-    search = Search.read(flags.search, run.inventory)
+    """The labels of recordings, and their pictures."""
+    search = Search.read(flags.search, run.units.inventory)
     recognized: list[dict[str, Any]] = []
     try:
         for transcript in transcribe_files(flags, run, search):
@@ -168,7 +166,7 @@ def print_transcripts(flags: Flags, run: TrainedRun) -> None:
 
 
 def transcribe_files(flags: Flags, run: TrainedRun, search: Search) -> Iterator[Transcript]:
-    """The recordings as phones; those that cannot be recognized are refused or named and counted.
+    """The recordings as labels; those that cannot be recognized are refused or named and counted.
 
     Raises:
         ValueError, OSError: one cannot be recognized, and is not to be skipped.

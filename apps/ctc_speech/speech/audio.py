@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from types import SimpleNamespace
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,6 @@ from linattn_core.errors import expected
 from speech.sources import STREAMED, Source
 
 Samples = npt.NDArray[np.float32]
-Channels = Literal["average", "refuse"]
 
 RATE = 16_000  # samples per second of everything that leaves this module
 WINDOW_SECONDS = 0.025
@@ -34,30 +33,21 @@ _WAV_BYTES = re.compile(r"^data : (\d+) \(should be (\d+)\)", re.MULTILINE)
 _SPHERE_SAMPLES = re.compile(rb"sample_count -i (\d+)")
 
 
-def read_audio(
-    source: Source,
-    *,
-    start: float = 0.0,
-    end: float | None = None,
-    channels: Channels = "average",
-) -> Samples:
+def read_audio(source: Source, *, start: float = 0.0, end: float | None = None) -> Samples:
     """The samples of a WAV, FLAC, OGG or NIST SPHERE file, in -1..1, at 16 kHz.
+
+    Of several channels it is the mean, sample by sample.
 
     Args:
         start, end: seconds, of a part of the file; the whole file if not given.
-        channels: what becomes of a file with several: average takes their mean, sample by sample;
-            refuse raises.
 
     Raises:
-        ValueError: no audio, damaged, cut short, several channels that are refused or cancel in
-            their mean, shorter than one window of 25 ms, hours long, fewer than 1,000 samples a
-            second, or a sample that is NaN or far outside of -1..1.
+        ValueError: no audio, damaged, cut short, several channels that cancel in their mean,
+            shorter than one window of 25 ms, hours long, fewer than 1,000 samples a second, or a
+            sample that is NaN or far outside of -1..1.
         OSError: the file does not exist.
     """
     samples, rate = _decode(source, start, end)
-    if samples.shape[1] > 1 and channels == "refuse":
-        advice = "average the channels with --channels average"
-        raise ValueError(expected(source.name, "one channel", samples.shape[1], advice))
     require_samples(samples, rate, source.name)
     return resample(_average(samples, source.name), rate)
 

@@ -48,7 +48,7 @@ class Speech:
 
     Args:
         frames: of each utterance, one array for each speed, of which a batch draws one.
-        classes: the phones of each, as numbers from 1.
+        classes: the labels of each, as numbers from 1.
         masked: whether `mask_bands` masks the frames of a batch.
         prior: the running normalization of each utterance begins here; None if frames are
             normalized already.
@@ -82,7 +82,7 @@ class Speech:
         Every random draw is from torch's generator, whose state a resumed run restores.
 
         Returns:
-            "frames" (B, T, 40) float32, "lengths" (B,), "targets" (B, S) int64 with the phones, and
+            "frames" (B, T, 40) float32, "lengths" (B,), "targets" (B, S) int64 with the labels, and
             "target_lengths" (B,).
         """
         places = indices.tolist()
@@ -100,7 +100,7 @@ class Speech:
         }
 
     def _frames(self, place: int) -> tuple[Tensor, bool]:
-        """The frames of an utterance, and whether its phones are in them."""
+        """The frames of an utterance, and whether its labels are in them."""
         speeds, spoken = self.frames[place], True
         drawn = int(torch.randint(len(speeds), ())) if len(speeds) > 1 else 0
         frames = torch.from_numpy(speeds[drawn]).float()
@@ -196,18 +196,18 @@ def find_fault(
 
     Args:
         lengths: the frames of the utterance at each speed.
-        classes: its phones.
+        classes: its labels.
         subsampling: frames of audio for each frame of the model.
         max_frames: the most frames of an utterance.
 
     Returns:
         The reason, what was expected, and what came.
     """
-    phones = torch.tensor([classes], dtype=torch.long)
-    needed = max(1, int(ctc_frames_needed(phones, torch.tensor([len(classes)]))))
+    labels = torch.tensor([classes], dtype=torch.long)
+    needed = max(1, int(ctc_frames_needed(labels, torch.tensor([len(classes)]))))
     room = -(-min(lengths) // subsampling)
     if needed > room:
-        return "more phones than frames", f"{needed} frames for {len(classes)} phones", room
+        return "more labels than frames", f"{needed} frames for {len(classes)} labels", room
     if max(lengths) > max_frames:
         return f"more than {max_frames} frames", f"at most {max_frames} frames", max(lengths)
     return None

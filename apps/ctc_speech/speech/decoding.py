@@ -1,4 +1,4 @@
-"""From log-probabilities to phones by beam search, with or without an n-gram over phones."""
+"""From log-probabilities to labels by beam search, with or without an n-gram over labels."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Decoding:
     beam: int = 16
     """Prefixes that the search keeps."""
     lm: Path | None = None
-    """An ARPA file with a model of phones; none by default."""
+    """An ARPA file with a model of the labels; none by default."""
     lm_weight: float = 0.5
     """Weight of the language model's log-probabilities."""
     insertion_bonus: float | None = None
-    """Added for each phone; if not given 1 with a language model, else 0."""
+    """Added for each label; if not given 1 with a language model, else 0."""
 
     def check(self) -> None:
         """Refuses numbers that are out of range."""
@@ -43,7 +43,7 @@ class Decoding:
 
 @dataclass(frozen=True)
 class Search:
-    """A decoding with its language model over phones, if any."""
+    """A decoding with its language model over labels, if any."""
 
     decoding: Decoding = Decoding()
     lm: NGram | None = None
@@ -56,7 +56,7 @@ class Search:
 
     @property
     def bonus(self) -> float:
-        """What is added for each phone."""
+        """What is added for each label."""
         given = self.decoding.insertion_bonus
         return given if given is not None else float(self.lm is not None)
 
@@ -66,15 +66,15 @@ class Search:
         weights = f"weight {self.decoding.lm_weight:g}, bonus {self.bonus:g}"
         return "no n-gram" if self.lm is None else f"{self.lm.order}-gram, {weights}"
 
-    def phones(self, log_probabilities: Tensor, lengths: Tensor) -> list[list[int]]:
-        """The phones of each row."""
+    def labels(self, log_probabilities: Tensor, lengths: Tensor) -> list[list[int]]:
+        """The classes of each row."""
         rows = self.hypotheses(log_probabilities, lengths, 1)
         return [best[0].labels if best else [] for best in rows]
 
     def hypotheses(
         self, log_probabilities: Tensor, lengths: Tensor, n_best: int
     ) -> list[list[Hypothesis]]:
-        """The best phones of each row by beam search, with times and confidence."""
+        """The best labels of each row by beam search, with times and confidence."""
         rows = zip(log_probabilities, lengths.tolist(), strict=True)
         return [self._search_row(row[:length], n_best) for row, length in rows]
 
@@ -114,3 +114,9 @@ class Search:
             )
             for rest in search.result(n_best)
         ]
+
+
+def mean_confidence(labels: Sequence[AlignedPhone]) -> float:
+    """The geometric mean of the labels' probabilities; 1 without labels."""
+    logarithms = [math.log(max(label.confidence, 1e-30)) for label in labels]
+    return math.exp(sum(logarithms) / len(labels)) if labels else 1.0

@@ -1,10 +1,10 @@
-"""The phoneme error rate: what has to be changed for what was said to be what was recognized."""
+"""Error rates: what has to be changed for what was recognized to be what was said."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jiwer
 import torch
@@ -14,13 +14,14 @@ from tqdm import tqdm
 from linattn_models.training import gather_lists, take_share
 from speech.batches import LengthOrder, Speech
 from speech.models import Recognizer
+from speech.units import Units, name_rate
 
 FRAMES_AT_ONCE = 20_000  # of a batch in evaluation: bounds the memory
 UTTERANCES_AT_ONCE = 64
 SHOWN_PAIRS = 10
 KINDS = ("substitutions", "insertions", "deletions")
 
-Decode = Callable[[Tensor, Tensor], list[list[int]]]  # (log-probabilities, their lengths) -> phones
+Decode = Callable[[Tensor, Tensor], list[list[int]]]  # (log-probabilities, their lengths) -> labels
 
 
 @dataclass(frozen=True)
@@ -28,39 +29,47 @@ class Errors:
     """The fewest changes that turn what was said into what was recognized.
 
     Attributes:
-        phones: that were said.
+        noun: what is counted, a phone or a word.
+        said: how many were said.
         substitutions, insertions, deletions: changes of each kind.
-        confused: how often one phone was taken for another, the most frequent pairs first.
+        confused: how often one was taken for another, the most frequent pairs first.
+        words: the errors of the words that labels spell.
     """
 
-    phones: int
+    noun: str
+    said: int
     substitutions: int
     insertions: int
     deletions: int
     confused: tuple[tuple[str, str, int], ...]
+    words: Errors | None = None
 
     @property
     def rate(self) -> float:
-        """Changes for each phone that was said."""
-        return (self.substitutions + self.insertions + self.deletions) / self.phones
+        """Changes for each that was said."""
+        return (self.substitutions + self.insertions + self.deletions) / self.said
 
     def metrics(self) -> dict[str, float]:
-        """As a run's record has them, the kinds as shares of the phones."""
-        shares = {kind: getattr(self, kind) / self.phones for kind in KINDS}
-        return {"phoneme_error_rate": self.rate, **shares}
+        """As a run's record has them, the kinds as shares of what was said."""
+        shares = {kind: getattr(self, kind) / self.said for kind in KINDS}
+        words = {} if self.words is None else {name_rate("word"): self.words.rate}
+        return {name_rate(self.noun): self.rate, **words, **shares}
 
     def lines(self) -> list[str]:
         """The numbers, for people."""
         pairs = ", ".join(f"{said} as {heard} {count}x" for said, heard, count in self.confused)
         return [
-            f"{self.rate:.2%} of {self.phones:,} phones are wrong: "
+            f"{self.rate:.2%} of {self.said:,} {self.noun}s are wrong: "
             f"{self.substitutions:,} substituted, {self.insertions:,} inserted, "
             f"{self.deletions:,} deleted",
             f"most confused: {pairs or 'none'}",
+            *([] if self.words is None else self.words.lines()),
         ]
 
 
-def count_errors(said: Sequence[Sequence[str]], heard: Sequence[Sequence[str]]) -> Errors:
+def count_errors(
+    said: Sequence[Sequence[str]], heard: Sequence[Sequence[str]], noun: str = "phone"
+) -> Errors:
     """The errors over all utterances together."""
     result = jiwer.process_words([" ".join(x) for x in said], [" ".join(x) for x in heard])
     pairs: Counter[tuple[str, str]] = Counter()
@@ -71,7 +80,8 @@ def count_errors(said: Sequence[Sequence[str]], heard: Sequence[Sequence[str]]) 
                 mistaken = reference[chunk.ref_start_idx : chunk.ref_end_idx]
                 pairs.update(zip(mistaken, hypothesis[chunk.hyp_start_idx :], strict=False))
     return Errors(
-        phones=sum(map(len, said)),
+        noun=noun,
+        said=sum(map(len, said)),
         substitutions=result.substitutions,
         insertions=result.insertions,
         deletions=result.deletions,
@@ -79,11 +89,23 @@ def count_errors(said: Sequence[Sequence[str]], heard: Sequence[Sequence[str]]) 
     )
 
 
+def count_label_errors(
+    said: Sequence[Sequence[int]], heard: Sequence[Sequence[int]], units: Units
+) -> Errors:
+    """Those of classes, and of the words that they spell."""
+    labels, others = ([units.labels(row) for row in rows] for rows in (said, heard))
+    errors = count_errors(labels, others, units.noun)
+    if not units.spell:
+        return errors
+    words, found = ([units.text(row).split() for row in rows] for rows in (labels, others))
+    return replace(errors, words=count_errors(words, found, "word"))
+
+
 @torch.no_grad()
 def evaluate(
     model: Recognizer,
     speech: Speech,
-    inventory: Sequence[str],
+    units: Units,
     decoders: Sequence[Decode],
     progress: bool = False,
     chunk: int | None = None,
@@ -94,12 +116,13 @@ def evaluate(
 
     Args:
         model: in the mode that it is in.
-        decoders: return the phones for the log-probabilities (B, T, C) of rows of lengths (B,).
+        units: the labels of the classes.
+        decoders: return the classes for the log-probabilities (B, T, C) of rows of lengths (B,).
         progress: whether a bar is shown.
         chunk: output frames of a chunk, for a model that streams.
     """
     device = next(model.parameters()).device
-    # By decoder, the phones of the utterance at each place.
+    # By decoder, the labels of the utterance at each place.
     heard: list[list[tuple[int, list[int]]]] = [[] for _ in decoders]
     order = LengthOrder(speech.lengths(), UTTERANCES_AT_ONCE, FRAMES_AT_ONCE, seed=0)
     batches = take_share(order.epoch(0))
@@ -112,13 +135,8 @@ def evaluate(
             lengths = batch["lengths"].to(device)
             log_probabilities = model(batch["frames"].to(device), lengths, chunk=chunk)
             ends = model.output_lengths(lengths)
-            for decode, phones in zip(decoders, heard, strict=True):
-                phones += zip(places.tolist(), decode(log_probabilities, ends), strict=True)
+            for decode, labels in zip(decoders, heard, strict=True):
+                labels += zip(places.tolist(), decode(log_probabilities, ends), strict=True)
                 bar.update(len(places))
-    said = _names(speech.classes, inventory)
-    every = [[of for _, of in sorted(gather_lists(phones))] for phones in heard]
-    return [count_errors(said, _names(phones, inventory)) for phones in every]
-
-
-def _names(classes: Sequence[Sequence[int]], inventory: Sequence[str]) -> list[list[str]]:
-    return [[inventory[number - 1] for number in row] for row in classes]
+    every = [[of for _, of in sorted(gather_lists(labels))] for labels in heard]
+    return [count_label_errors(speech.classes, labels, units) for labels in every]

@@ -97,7 +97,7 @@ def export_recognizer(run: TrainedRun, chunk: int) -> bytes:
 
 
 def describe(run: TrainedRun, prior: Prior, chunk: int) -> dict[str, str]:
-    """What a program needs beside the model to run it; lists and numbers as JSON."""
+    """What a program needs beside the model to run it, as JSON."""
     subsampling = run.model.config.subsampling
     values: dict[str, Any] = {
         "format": FORMAT,
@@ -120,6 +120,7 @@ def describe(run: TrainedRun, prior: Prior, chunk: int) -> dict[str, str]:
         "chunk_frames": chunk * subsampling,
         "chunk_seconds": chunk * subsampling * STEP_MS / 1_000,
         "blank": 0,
-        "phones": list(run.inventory),
+        "units": run.units.kind,
+        "labels": list(run.units.inventory),
     }
-    return {name: x if isinstance(x, str) else json.dumps(x) for name, x in values.items()}
+    return {name: json.dumps(value) for name, value in values.items()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +17,7 @@ from tqdm import tqdm
 
 from linattn_core.errors import expected
 from linattn_models.basics.files import replace_file
-from speech.audio import RATE, Channels, Samples, change_speed, read_audio, require_samples
+from speech.audio import RATE, Samples, change_speed, read_audio, require_samples
 from speech.corpora import BadInput, Utterance
 
 Frames = npt.NDArray[np.floating[Any]]  # (frames, BINS): float32, in a kept file float16
@@ -33,38 +32,46 @@ FULL_SCALE = 32_768.0  # Kaldi takes samples as 16-bit integers
 SMALLEST_DEVIATION = 1e-3  # of a bin that never changes, as in digital silence
 
 
-@dataclass(frozen=True)
-class FeatureSettings:
-    """How frames are made of audio; the flags of these names explain the values."""
-
-    normalize: Normalization = "speaker"
-    channels: Channels = "average"
-
-    @property
-    def alone(self) -> Normalization:
-        """The normalization of a recording of which nothing else is known."""
-        return "utterance" if self.normalize == "speaker" else self.normalize
-
-
-def filterbank(samples: Samples) -> Frames:
-    """The 40 log-mel energies of each window of 25 ms, one every 10 ms: (frames, 40).
+class Filterbank:
+    """The 40 log-mel energies of each window of 25 ms, one every 10 ms, as samples arrive.
 
     The same as Kaldi's compute-fbank-feats with --num-mel-bins=40 --dither=0. A last window that
     is not whole is left out.
-
-    Args:
-        samples: at 16 kHz, in -1..1, at least one window.
     """
-    options = kaldi_native_fbank.FbankOptions()
-    options.frame_opts.samp_freq = RATE
-    options.frame_opts.frame_length_ms = WINDOW_MS
-    options.frame_opts.frame_shift_ms = STEP_MS
-    options.frame_opts.dither = 0.0
-    options.mel_opts.num_bins = BINS
-    bank = kaldi_native_fbank.OnlineFbank(options)
-    bank.accept_waveform(RATE, samples * np.float32(FULL_SCALE))
-    frames = [bank.get_frame(index) for index in range(bank.num_frames_ready)]
-    return np.array(frames, dtype=np.float32).reshape(-1, BINS)
+
+    def __init__(self) -> None:
+        options = kaldi_native_fbank.FbankOptions()
+        options.frame_opts.samp_freq = RATE
+        options.frame_opts.frame_length_ms = WINDOW_MS
+        options.frame_opts.frame_shift_ms = STEP_MS
+        options.frame_opts.dither = 0.0
+        options.mel_opts.num_bins = BINS
+        self._bank = kaldi_native_fbank.OnlineFbank(options)
+        self._taken = 0
+
+    def accept(self, samples: Samples) -> None:
+        """Takes more samples, at 16 kHz, in -1..1."""
+        self._bank.accept_waveform(RATE, samples * np.float32(FULL_SCALE))
+
+    @property
+    def num_frames(self) -> int:
+        """Frames that `take` returns."""
+        return int(self._bank.num_frames_ready) - self._taken
+
+    def take(self) -> Frames:
+        """The frames (n, 40) of the windows that have become whole."""
+        places = range(self._taken, self._bank.num_frames_ready)
+        frames = np.array([self._bank.get_frame(place) for place in places], dtype=np.float32)
+        self._bank.pop(len(places))
+        self._taken += len(places)
+        return frames.reshape(-1, BINS)
+
+
+def filterbank(samples: Samples) -> Frames:
+    """The frames (n, 40) of a whole recording."""
+    bank = Filterbank()
+    bank.accept(samples)
+    return bank.take()
 
 
 def normalize(utterances: Sequence[Frames]) -> list[Frames]:
@@ -97,12 +104,11 @@ def normalize_by(
 
 def load_frames(
     utterances: Sequence[Utterance],
-    settings: FeatureSettings,
+    normalization: Normalization,
     cache: Path,
     *,
     speed: float = 1.0,
     bad_input: BadInput = "refuse",
-    progress: bool = False,
 ) -> dict[str, Frames]:
     """The frames of the utterances by id, from `cache` if they were computed before.
 
@@ -112,9 +118,9 @@ def load_frames(
 
     Cost: a core reads and transforms more than 100 seconds of speech a second.
     """
-    path = cache / f"frames-{_digest(utterances, settings, speed)}.safetensors"
+    path = cache / f"frames-{_digest(utterances, normalization, speed)}.safetensors"
     if not path.exists():
-        content = _compute(utterances, settings, speed, bad_input, progress)
+        content = _compute(utterances, normalization, speed, bad_input)
         cache.mkdir(parents=True, exist_ok=True)
         replace_file(path, content)
     frames, reasons = read_frames(path)
@@ -139,28 +145,25 @@ def read_frames(path: Path) -> tuple[list[Frames], dict[str, str]]:
 
 def _compute(
     utterances: Sequence[Utterance],
-    settings: FeatureSettings,
+    normalization: Normalization,
     speed: float,
     bad_input: BadInput,
-    progress: bool,
 ) -> bytes:
     """The content of the file: frames of utterances that can be read, and why others cannot."""
     frames: list[Frames] = []
     speakers: list[str] = []
     reasons: dict[str, str] = {}
-    for item in tqdm(
-        utterances, desc=f"features, speed {speed:g}", disable=None if progress else True
-    ):
+    for item in tqdm(utterances, f"features, speed {speed:g}", disable=None):
         try:
-            frames.append(_utterance_frames(item, settings, speed))
+            frames.append(_utterance_frames(item, speed))
             speakers.append(item.speaker)
         except (ValueError, OSError) as error:
+            reasons[item.id] = f"{item.id}: {error}"
             if bad_input == "refuse":
-                raise
-            reasons[item.id] = str(error)
+                raise ValueError(reasons[item.id]) from error
     if not frames:
         raise ValueError(expected("the corpus", "audio that can be read", "none"))
-    frames = normalize_by(settings.normalize, frames, speakers)
+    frames = normalize_by(normalization, frames, speakers)
     tensors: dict[str, npt.NDArray[Any]] = {
         # Halves the file; values of about 1 keep three digits.
         "frames": np.concatenate(frames).astype(np.float16),
@@ -169,19 +172,19 @@ def _compute(
     return safetensors.numpy.save(tensors, metadata={"skipped": json.dumps(reasons)})
 
 
-def _utterance_frames(item: Utterance, settings: FeatureSettings, speed: float) -> Frames:
-    samples = read_audio(item.source, start=item.start, end=item.end, channels=settings.channels)
+def _utterance_frames(item: Utterance, speed: float) -> Frames:
+    samples = read_audio(item.source, start=item.start, end=item.end)
     if speed != 1.0:
         samples = change_speed(samples, speed)
         require_samples(samples, RATE, item.source.name)
     return filterbank(samples)
 
 
-def _digest(utterances: Sequence[Utterance], settings: FeatureSettings, speed: float) -> str:
-    """A name for the frames: another one where audio, speaker or settings differ."""
+def _digest(utterances: Sequence[Utterance], normalization: Normalization, speed: float) -> str:
+    """A name for the frames: another one where audio, speaker or normalization differ."""
     content: dict[str, Any] = {
         "version": VERSION,
-        "settings": vars(settings),
+        "normalization": normalization,
         "speed": speed,
         "utterances": [
             (item.id, item.speaker, item.source.stamp(), item.start, item.end)

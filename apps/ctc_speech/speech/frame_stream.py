@@ -8,24 +8,22 @@ import numpy as np
 import soxr
 
 from linattn_core.errors import expected
-from speech.audio import LOWEST_RATE, RATE, WINDOW_SECONDS, Samples, require_range
-from speech.features import BINS, STEP_SECONDS, Frames, filterbank
+from speech.audio import LOWEST_RATE, RATE, Samples, require_range
+from speech.features import Filterbank, Frames
 
 HIGHEST_RATE = 1_000_000  # samples a second; soxr does not return from infinite ones
-WINDOW, STEP = round(WINDOW_SECONDS * RATE), round(STEP_SECONDS * RATE)  # samples
 
 
 class FrameStream:
     """The frames that `filterbank` makes of the whole, in pieces; other rates are resampled."""
 
     def __init__(self) -> None:
-        self._waiting: list[Samples] = []  # that no step has left behind yet
-        self._length = 0  # of all of them
+        self._bank = Filterbank()
         self._rate: int | None = None
         self._resampler: soxr.ResampleStream | None = None
 
     def accept(self, rate: int, samples: np.ndarray) -> None:
-        """Takes more samples; `take` makes frames of them.
+        """Takes more samples.
 
         Args:
             samples: (n,), floating point in -1..1, or int16 or int32 in its whole range.
@@ -37,31 +35,21 @@ class FrameStream:
         samples = self._check(rate, samples)
         if self._resampler is not None:
             samples = self._resampler.resample_chunk(samples)
-        self._append(samples)
+        self._bank.accept(samples)
 
     def finish(self) -> None:
         """Takes what resampling held back."""
         if self._resampler is not None:
-            self._append(self._resampler.resample_chunk(np.zeros(0, np.float32), last=True))
+            self._bank.accept(self._resampler.resample_chunk(np.zeros(0, np.float32), last=True))
 
     @property
     def num_frames(self) -> int:
-        """Frames that `take` would make."""
-        return max(0, 1 + (self._length - WINDOW) // STEP)
+        """Frames that `take` returns."""
+        return self._bank.num_frames
 
     def take(self) -> Frames:
-        """The frames (n, 40) of all windows that are whole: each depends on its samples alone."""
-        count = self.num_frames
-        if not count:
-            return np.zeros((0, BINS), np.float32)
-        waiting = np.concatenate(self._waiting)
-        self._waiting, self._length = [], 0
-        self._append(waiting[count * STEP :])
-        return filterbank(waiting[: (count - 1) * STEP + WINDOW])
-
-    def _append(self, samples: Samples) -> None:
-        self._waiting.append(samples.copy())  # not a view of all that came
-        self._length += len(samples)
+        """The frames (n, 40) of the windows that have become whole."""
+        return self._bank.take()
 
     def _check(self, rate: int, samples: np.ndarray) -> Samples:
         samples = _as_float(np.asarray(samples))

@@ -11,7 +11,6 @@ from linattn_core.errors import expected, quote
 
 Phones = tuple[str, ...]
 
-_SHOWN_WORDS = 20  # of the missing ones in an error
 _ALTERNATIVE = re.compile(r"\(\d+\)$")
 _STRESS = re.compile(r"^([A-Z]+)[012]$")
 
@@ -33,18 +32,8 @@ class Lexicon:
         return tuple(phone for word in words for phone in self.pronunciations[word.upper()])
 
     def missing(self, words: Iterable[str]) -> list[str]:
-        """The words without a pronunciation, each once."""
-        return sorted({word for word in words if word.upper() not in self.pronunciations})
-
-    def require(self, words: Iterable[str]) -> None:
-        """Refuses words without a pronunciation, and names them: all, or the first twenty."""
-        missing = self.missing(words)
-        if missing:
-            listed = ", ".join(quote(word) for word in missing[:_SHOWN_WORDS])
-            more = f" and {len(missing) - _SHOWN_WORDS} more" * (len(missing) > _SHOWN_WORDS)
-            wanted = f"a pronunciation of {len(missing)} words"
-            advice = "add them, or leave out their utterances with --bad-input skip"
-            raise ValueError(expected("the lexicon", wanted, f"none of {listed}{more}", advice))
+        """The words without a pronunciation."""
+        return [word for word in words if word.upper() not in self.pronunciations]
 
 
 def read_lexicon(path: Path) -> Lexicon:

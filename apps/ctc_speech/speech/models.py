@@ -18,9 +18,10 @@ from linattn_models.ctc import (
 )
 from linattn_models.training import RunFolder, TrainingFlags, average_weights
 from speech.corpora import BadInput, Corpus
-from speech.features import FeatureSettings
+from speech.features import Normalization
 from speech.presets import DATA_FIELDS, Recipe
 from speech.running import Prior
+from speech.units import Units
 
 APP = "ctc_speech"
 
@@ -40,19 +41,20 @@ class TrainedRun:
     step: int
 
     @property
-    def inventory(self) -> tuple[str, ...]:
-        """The phones, in the order of the classes 1, 2, ..."""
-        return tuple(self.config["inventory"])
+    def units(self) -> Units:
+        """The labels of the classes."""
+        return Units(self.config["units"], tuple(self.config["inventory"]))
 
     @property
-    def features(self) -> FeatureSettings:
-        """How frames are made of audio."""
-        return FeatureSettings(self.config["normalize"], self.config["channels"])
+    def alone(self) -> Normalization:
+        """The normalization of a recording of which nothing else is known."""
+        kind: Normalization = self.config["normalize"]
+        return "utterance" if kind == "speaker" else kind
 
     @property
     def prior(self) -> Prior | None:
         """Where the running normalization of a recording begins; None with another one."""
-        if self.features.normalize != "running":
+        if self.alone != "running":
             return None
         return Prior.from_dict(self.config["prior"])
 
@@ -62,12 +64,12 @@ class TrainedRun:
         return f"{self.config['corpus']}, {self.config['attention']}, step {self.step:,}"
 
 
-def build_model(recipe: Recipe, num_phones: int) -> Recognizer:
+def build_model(recipe: Recipe, num_labels: int) -> Recognizer:
     """A recognizer with random weights."""
     if recipe.attention == "lstm":
         return CTCBiLSTM(
             CTCBiLSTMConfig(
-                num_phones,
+                num_labels,
                 num_layers=recipe.lstm_layers,
                 hidden_dim=recipe.lstm_dim,
                 dropout=recipe.dropout if recipe.lstm_layers > 1 else 0.0,
@@ -77,7 +79,7 @@ def build_model(recipe: Recipe, num_phones: int) -> Recognizer:
         )
     return CTCTransformer(
         CTCTransformerConfig(
-            num_phones,
+            num_labels,
             recipe.transformer(),
             subsampling=recipe.subsampling,
             depthwise_kernel=recipe.depthwise_kernel,
@@ -93,7 +95,7 @@ def load_run(folder: Path, average: int = 1) -> TrainedRun:
         average: how many of the newest checkpoints the weights are the mean of.
     """
     run = RunFolder(folder)
-    config = app_config(run, APP, ("inventory", "normalize", "channels"))
+    config = app_config(run, APP, ("units", "inventory", "normalize"))
     model, step = run.load_model(_build_from)
     if average > 1:
         model.load_state_dict(average_weights(_newest_checkpoints(run, average)))
@@ -115,13 +117,13 @@ def rebuild_recipe(run: TrainedRun, bad_input: BadInput) -> Recipe:
     return Recipe(training=TrainingFlags(1, 1), **values | {"bad_input": bad_input})
 
 
-def require_inventory(run: TrainedRun, corpus: Corpus) -> None:
-    """Refuses a corpus with other phones than the run was trained on."""
-    if run.inventory != corpus.inventory:
-        wanted = f"the {len(run.inventory)} phones of the run"
-        got = f"{len(corpus.inventory)} others"
-        advice = "give the --lexicon of its training, if any" if corpus.name == "kaldi" else ""
-        raise ValueError(expected(f"the phones of {corpus.name}", wanted, got, advice))
+def require_units(run: TrainedRun, corpus: Corpus) -> None:
+    """Refuses a corpus with other labels than the run was trained on."""
+    if run.units != corpus.units:
+        wanted, got = (f"{len(x.inventory)} {x.noun}s" for x in (run.units, corpus.units))
+        named = f"the {corpus.units.noun}s of {corpus.name}"
+        advice = "give the --manifest and the --lexicon of its training, if any"
+        raise ValueError(expected(named, f"the {wanted} of the run", f"{got}, others", advice))
 
 
 def _build_from(values: dict[str, Any]) -> Recognizer:

@@ -12,7 +12,6 @@ At the end, stream.input_finished() lets the rest be decoded, too.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -32,7 +31,7 @@ from linattn_models.ctc import (
     stream_flush,
     stream_step,
 )
-from speech.decoding import Search
+from speech.decoding import Search, mean_confidence
 from speech.features import BINS, STEP_SECONDS
 from speech.frame_stream import FrameStream
 from speech.lexicon import Lexicon
@@ -71,12 +70,13 @@ class Result:
     """What a stream has said since the last reset.
 
     Attributes:
-        tokens: the phones.
+        tokens: the labels: phones, characters or pieces of words.
         times: start and end of each, in seconds since the stream began.
-        confidence: geometric mean of the phones' probabilities; 1 without phones.
+        confidence: geometric mean of the labels' probabilities; 1 without labels.
         segment: how many resets came before.
         is_final: whether no later audio changes it: the input has ended and all of it is decoded.
-        words: those of the lexicon that are nearest to the phones; None without a lexicon.
+        words: those that the labels spell, or those of the lexicon that are nearest to the phones;
+            None of phones without a lexicon.
         word_times: start and end of each word.
     """
 
@@ -90,7 +90,7 @@ class Result:
 
     @property
     def text(self) -> str:
-        """The words on one line; without a lexicon the phones."""
+        """The words on one line, or without a lexicon the phones."""
         return " ".join(self.tokens if self.words is None else self.words)
 
 
@@ -170,7 +170,7 @@ class OnlineRecognizer:
         lexicon: for words beside the phones; none by default.
 
     Raises:
-        ValueError: a run of another preset, numbers out of range, or a lexicon of other phones.
+        ValueError: a run of another preset, numbers out of range, or a lexicon of other labels.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class OnlineRecognizer:
         lexicon: Lexicon | None = None,
     ) -> None:
         model, self.prior = require_streaming(run)
-        self.model, self.inventory = model, run.inventory
+        self.model, self.units = model, run.units
         self.chunk = at_least("chunk", chunk, 1)
         self.endpoints = endpoints or EndpointRules()
         self.frame_seconds = STEP_SECONDS * model.config.subsampling
@@ -190,7 +190,10 @@ class OnlineRecognizer:
         self._device = next(model.parameters()).device
         self._start = initial_stream_state(model)
         self._search = search
-        self._finder = None if lexicon is None else WordFinder(lexicon, run.inventory)
+        if lexicon is not None and run.units.spell:
+            wanted = f"none for a run whose {run.units.noun}s spell words"
+            raise ValueError(expected("the lexicon", wanted, "one"))
+        self._finder = None if lexicon is None else WordFinder(lexicon, run.units.inventory)
 
     def create_stream(self) -> OnlineStream:
         """A stream without audio."""
@@ -231,12 +234,11 @@ class OnlineRecognizer:
         """What was said since the last reset; later audio may change the newest phones."""
         phones = self._phones(stream)
         step = self.frame_seconds
-        logarithms = [math.log(max(phone.confidence, 1e-30)) for phone in phones]
         words = self._find_words(stream, phones)
         return Result(
-            tokens=tuple(self.inventory[phone.phone - 1] for phone in phones),
+            tokens=self.units.labels(phone.phone for phone in phones),
             times=tuple((x.first * step, (x.last + 1) * step) for x in phones),
-            confidence=math.exp(sum(logarithms) / len(phones)) if phones else 1.0,
+            confidence=mean_confidence(phones),
             segment=stream.segment,
             is_final=stream.is_finished and not stream.num_pending,
             words=None if words is None else tuple(word.word for word in words),
@@ -290,7 +292,9 @@ class OnlineRecognizer:
     def _find_words(
         self, stream: OnlineStream, phones: Sequence[AlignedPhone]
     ) -> list[FoundWord] | None:
-        """The words of the segment, as places in its phones; None without a lexicon."""
+        """The words of the segment, as places in its labels; None of phones without a lexicon."""
+        if self.units.spell:
+            return self.units.words(self.units.labels(phone.phone for phone in phones))
         parse = self._read_phones(stream.parse, phones[len(stream.final) :])
         return None if self._finder is None or parse is None else self._finder.words(parse)
 
@@ -300,7 +304,7 @@ class OnlineRecognizer:
         return stream.final + [phone.shift(stream.begin) for phone in newest]
 
     def _new_search(self) -> BeamSearch:
-        return self._search.begin(len(self.inventory) + 1)
+        return self._search.begin(len(self.units.inventory) + 1)
 
 
 def _end_phone(outputs: Tensor, stream: OnlineStream) -> Tensor:

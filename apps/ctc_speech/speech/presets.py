@@ -17,7 +17,6 @@ import tyro
 from linattn_models import Linear, TransformerConfig
 from linattn_models.attention import Softmax
 from linattn_models.training import TrainingFlags, adamw_flags
-from speech.audio import Channels
 from speech.corpora import BadInput, CorpusName
 from speech.features import STEP_SECONDS, Normalization
 
@@ -35,8 +34,8 @@ STREAMING_LSTM_DIM = 416  # 4.0 million parameters, as many as a transformer has
 
 # What of a recipe decides what is recognized, and names it.
 DATA_FIELDS = (
-    *("preset", "corpus", "attention", "normalize", "channels", "max_frames"),
-    *("subsampling", "utterances"),
+    *("preset", "corpus", "attention", "normalize", "max_frames"),
+    *("subsampling", "utterances", "units"),
 )
 
 
@@ -47,7 +46,10 @@ class Recipe:
     preset: str
     training: Annotated[TrainingFlags, tyro.conf.arg(name="")]
     corpus: CorpusName = "synthetic"
-    """synthetic is made on this machine; the others are read from --data-dir."""
+    """synthetic is made on this machine, manifest read from --manifest, others from --data-dir."""
+    units: str | None = None
+    """What is recognized: phones, characters, or bpe:N, N pieces of words. If not given, phones;
+    of a manifest without --lexicon, characters."""
     attention: Attention = "linear"
     """linear: the paper's; softmax: the usual kind; lsh-X: Reformer's, X rounds of hashing; lstm:
     layers of LSTM in both directions instead."""
@@ -70,8 +72,6 @@ class Recipe:
     normalize: Normalization = "speaker"
     """What has mean 0 and variance 1 together: all of a speaker, an utterance, what was heard so
     far of it (running), or nothing."""
-    channels: Channels = "average"
-    """What becomes of audio with several channels: their mean, or an error."""
     speed_perturbation: bool = True
     """Train at 0.9, 1 and 1.1 times the speed."""
     spec_augment: bool = True

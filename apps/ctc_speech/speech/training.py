@@ -18,10 +18,11 @@ from linattn_models.training import RunFolder, is_main_process, main_process_fir
 from speech.batches import Batch, LengthOrder, Speech, find_fault
 from speech.corpora import Corpus, Split
 from speech.error_rate import Errors, evaluate
-from speech.features import FeatureSettings, load_frames
+from speech.features import load_frames
 from speech.models import APP, Recognizer, build_model
 from speech.presets import DATA_FIELDS, SPEEDS, Recipe
 from speech.running import Prior
+from speech.units import name_rate
 
 DESCRIBED = (*DATA_FIELDS, "bad_input", "batch_frames", "speed_perturbation", "spec_augment")
 
@@ -42,10 +43,10 @@ def train_model(
         test = load_speech(corpus, "test", recipe, cache, prior)
     order = build_length_order(data, recipe)
     torch.manual_seed(config.seed)  # the weights at the start
-    model = build_model(recipe, len(corpus.inventory))
+    model = build_model(recipe, len(corpus.units.inventory))
 
     def greedy_errors(model: Recognizer, speech: Speech) -> Errors:
-        return evaluate(model, speech, corpus.inventory, [ctc_greedy])[0]
+        return evaluate(model, speech, corpus.units, [ctc_greedy])[0]
 
     train(
         model,
@@ -54,7 +55,7 @@ def train_model(
         evaluate=lambda model: greedy_errors(model, dev).metrics(),
         config=config,
         order=order,
-        monitor="phoneme_error_rate",
+        monitor=name_rate(corpus.units.noun),
         out=out,
         resume=resume,
         describe={
@@ -62,7 +63,8 @@ def train_model(
             **{name: getattr(recipe, name) for name in DESCRIBED},
             "dataset": corpus.name,
             "corpus_digest": corpus.digest(),
-            "inventory": list(corpus.inventory),
+            "units": corpus.units.kind,
+            "inventory": list(corpus.units.inventory),
             **describe_streaming(recipe, prior),
         },
         model_config=model.to_dict(),
@@ -74,9 +76,9 @@ def train_model(
 
 
 def recognizer_loss(model: Recognizer, batch: Batch, chunk: int | None = None) -> torch.Tensor:
-    """Nats for each phone, the mean over the utterances of a batch."""
-    lengths, phones = batch["lengths"], batch["target_lengths"]
-    return model.loss(batch["frames"], lengths, batch["targets"], phones, chunk=chunk)
+    """Nats for each label, the mean over the utterances of a batch."""
+    lengths, labels = batch["lengths"], batch["target_lengths"]
+    return model.loss(batch["frames"], lengths, batch["targets"], labels, chunk=chunk)
 
 
 def draw_chunks(chunks: Sequence[int]) -> Callable[[Recognizer, Batch], torch.Tensor]:
@@ -106,18 +108,19 @@ def build_length_order(data: Speech, recipe: Recipe) -> LengthOrder:
 def _finish(errors: Errors, batches: int, run: RunFolder) -> dict[str, Any]:
     """Writes the errors on the test set and the curve.
 
-    While training, "phoneme_error_rate" was that of the dev set; in the summary it is that of the
-    test set, and the last one of the dev set is named "dev_phoneme_error_rate".
+    While training, error rates were those of the dev set; in the summary they are those of the test
+    set, and the last ones of the dev set have names that begin with "dev_".
     """
     summary = run.summary()
     metrics = summary["metrics"]
-    # A run that had ended and is resumed has the value of the dev set under its own name already.
-    dev = metrics.get("dev_phoneme_error_rate", metrics["phoneme_error_rate"])
+    # A run that had ended and is resumed has the values of the dev set under their names already.
+    rates = [name for name in errors.metrics() if name.endswith("_error_rate")]
+    dev = {f"dev_{name}": metrics.get(f"dev_{name}", metrics[name]) for name in rates}
     summary["metrics"] = {
         **errors.metrics(),
-        "dev_phoneme_error_rate": dev,
+        **dev,
         "seconds_per_epoch": summary["train_seconds"] / summary["steps"] * batches,
-        "test_phones": errors.phones,
+        f"test_{errors.noun}s": errors.said,
     }
     run.write_summary(summary)
     add_figures(run.path, summary["metrics"])
@@ -136,26 +139,25 @@ def load_speech(
         prior: where running normalization begins, if the recipe asks for it; by default that of
             these utterances.
     """
-    settings, bad_input = FeatureSettings(recipe.normalize, recipe.channels), recipe.bad_input
+    normalization, bad_input = recipe.normalize, recipe.bad_input
     training = split == "train"
     speeds = SPEEDS if training and recipe.speed_perturbation else SPEEDS[:1]
     utterances = corpus.splits[split]
     by_speed = [
-        load_frames(utterances, settings, cache, speed=x, bad_input=bad_input, progress=True)
-        for x in speeds
+        load_frames(utterances, normalization, cache, speed=x, bad_input=bad_input) for x in speeds
     ]
-    skipped = Counter(corpus.skipped.get(split, ()))
+    skipped = Counter(corpus.skipped[split])
     frames, classes = [], []
     for item in utterances:
         # Very short audio may be long enough at one speed and not at another.
         if not all(item.id in of for of in by_speed):
             skipped["audio that cannot be read"] += 1
             continue
-        of_item, phones = [of[item.id] for of in by_speed], corpus.classes(item.phones)
-        fault = find_fault([*map(len, of_item)], phones, recipe.subsampling, recipe.max_frames)
+        of_item, labels = [of[item.id] for of in by_speed], corpus.units.numbers(item.labels)
+        fault = find_fault([*map(len, of_item)], labels, recipe.subsampling, recipe.max_frames)
         if fault is None:
             frames.append(of_item)
-            classes.append(phones)
+            classes.append(labels)
             continue
         reason, wanted, got = fault
         if bad_input == "refuse":
@@ -163,7 +165,7 @@ def load_speech(
             raise ValueError(expected(f"{corpus.name}, {item.id}", wanted, got, advice))
         skipped[reason] += 1
     if not any(classes):
-        wanted = "an utterance with phones that CTC can align"
+        wanted = "an utterance with labels that CTC can align"
         raise ValueError(expected(f"{corpus.name}, {split}", wanted, "none"))
     for reason, count in skipped.items() if is_main_process() else ():
         print(f"{corpus.name}, {split}: {count} utterances left out: {reason}", flush=True)

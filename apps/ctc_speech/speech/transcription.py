@@ -1,8 +1,9 @@
-"""Recordings as phones with times, and as pictures."""
+"""Recordings as labels and words with times, and as pictures."""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,17 @@ from matplotlib.figure import Figure
 
 from linattn_core.errors import expected, quote
 from linattn_models.basics.files import replace_file
-from linattn_models.ctc import Hypothesis
+from linattn_models.ctc import AlignedPhone, Hypothesis
 from speech.audio import read_audio
-from speech.decoding import Search
+from speech.decoding import Search, mean_confidence
 from speech.features import STEP_SECONDS, Frames, filterbank, normalize
 from speech.models import TrainedRun
 from speech.running import RunningNorm
 from speech.sources import File
+from speech.units import Units
 
 LONGEST_SOFTMAX = 24_000  # frames, four minutes: its time and memory are quadratic
-LABELED = 0.3  # a probability from which on a phone has its name in the picture
+LABELED = 0.3  # a probability from which on a label has its curve in the picture
 INCHES_PER_SECOND = 3.0
 
 
@@ -37,7 +39,7 @@ class Transcript:
         posteriors: (output frames, classes), probabilities.
         hypotheses: the best first.
         frame_seconds: from one output frame to the next.
-        inventory: the phones, in the order of the classes 1, 2, ...
+        units: the labels of the classes.
     """
 
     path: Path
@@ -45,7 +47,7 @@ class Transcript:
     posteriors: np.ndarray
     hypotheses: list[Hypothesis]
     frame_seconds: float
-    inventory: tuple[str, ...]
+    units: Units
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values; times in seconds."""
@@ -56,38 +58,39 @@ class Transcript:
         }
 
     def lines(self) -> list[str]:
-        """For people: each hypothesis, and of the best each phone's time and confidence."""
-        rows = [
-            f"{item.log_probability:10.3f}  {' '.join(self.name(n) for n in item.labels)}"
-            for item in self.hypotheses
-        ]
-        best = self.to_dict()["hypotheses"][:1]
+        """For people: each hypothesis, and of the best each word's or phone's time."""
+        hypotheses = self.to_dict()["hypotheses"]
+        rows = [f"{item['log_probability']:10.3f}  {item['text']}" for item in hypotheses]
+        noun = "word" if self.units.spell else self.units.noun
         times = [
-            f"  {p['start']:7.2f} {p['end']:7.2f}  {p['phone']:4} {p['confidence']:.2f}"
-            for hypothesis in best
-            for p in hypothesis["phones"]
+            f"  {x['start']:7.2f} {x['end']:7.2f}  {x[noun]:4} {x['confidence']:.2f}"
+            for hypothesis in hypotheses[:1]
+            for x in hypothesis[f"{noun}s"]
         ]
         return [escape_unprintable(str(self.path)), *rows, *times]
 
-    def name(self, number: int) -> str:
-        """The phone of a class."""
-        return self.inventory[number - 1]
-
     def _hypothesis(self, item: Hypothesis) -> dict[str, Any]:
-        step = self.frame_seconds
-        phones = [
-            {
-                "phone": self.name(aligned.phone),
-                "start": round(aligned.first * step, 3),
-                "end": round((aligned.last + 1) * step, 3),
-                "confidence": round(aligned.confidence, 4),
-            }
-            for aligned in item.phones
-        ]
-        return {
+        noun, labels, aligned = self.units.noun, self.units.labels(item.labels), item.phones
+        values: dict[str, Any] = {
             "log_probability": round(item.log_probability, 4),
             "score": round(item.score, 4),
-            "phones": phones,
+            "text": self.units.text(labels),
+        }
+        if self.units.spell:
+            values["words"] = [
+                self._times("word", word.word, aligned[word.first : word.last + 1])
+                for word in self.units.words(labels)
+            ]
+        named = zip(labels, aligned, strict=True)
+        values[f"{noun}s"] = [self._times(noun, label, [where]) for label, where in named]
+        return values
+
+    def _times(self, noun: str, name: str, aligned: Sequence[AlignedPhone]) -> dict[str, Any]:
+        return {
+            noun: name,
+            "start": round(aligned[0].first * self.frame_seconds, 3),
+            "end": round((aligned[-1].last + 1) * self.frame_seconds, 3),
+            "confidence": round(mean_confidence(aligned), 4),
         }
 
 
@@ -98,15 +101,15 @@ def escape_unprintable(name: str) -> str:
 
 @torch.no_grad()
 def transcribe(run: TrainedRun, path: Path, search: Search, n_best: int) -> Transcript:
-    """The phones of a recording, whose frames are normalized as of one speaker, or running."""
-    frames = filterbank(read_audio(File(path), channels=run.features.channels))
+    """The labels of a recording, whose frames are normalized as of one speaker, or running."""
+    frames = filterbank(read_audio(File(path)))
     if len(frames) > LONGEST_SOFTMAX and run.config["attention"] == "softmax":
         wanted = f"at most {LONGEST_SOFTMAX} frames for softmax attention"
         raise ValueError(expected(str(path), wanted, len(frames), "cut it at pauses"))
     if run.prior is not None:
         inputs = RunningNorm(run.prior)(frames)
     else:
-        inputs = normalize([frames])[0] if run.features.alone == "utterance" else frames
+        inputs = normalize([frames])[0] if run.alone == "utterance" else frames
     device = next(run.model.parameters()).device
     lengths = torch.tensor([len(frames)], device=device)
     log_probabilities = run.model(torch.from_numpy(inputs)[None].to(device), lengths)
@@ -114,11 +117,11 @@ def transcribe(run: TrainedRun, path: Path, search: Search, n_best: int) -> Tran
     (hypotheses,) = search.hypotheses(log_probabilities, ends, n_best)
     posteriors = log_probabilities[0].exp().cpu().numpy()
     step = STEP_SECONDS * run.config["subsampling"]
-    return Transcript(path, frames, posteriors, hypotheses, step, run.inventory)
+    return Transcript(path, frames, posteriors, hypotheses, step, run.units)
 
 
 def write_picture(path: Path, transcript: Transcript, title: str) -> None:
-    """Draws the filterbank as a PNG at `path`, above it the probabilities of the phones."""
+    """Draws the filterbank as a PNG at `path`, above it the probabilities of the labels."""
     seconds = len(transcript.frames) * STEP_SECONDS
     size = (min(40.0, max(6.0, INCHES_PER_SECOND * seconds)), 5.0)
     drawing = Figure(figsize=size, layout="constrained")
@@ -128,14 +131,14 @@ def write_picture(path: Path, transcript: Transcript, title: str) -> None:
     bottom.imshow(transcript.frames.T, origin="lower", aspect="auto", extent=extent, cmap="magma")
     bottom.set(xlabel="seconds", ylabel="mel bin", xlim=(0.0, seconds))
     top.set(ylabel="probability", ylim=(0.0, 1.15))
-    top.set_title(title, parse_math=False)  # names of files and phones may have dollar signs
+    top.set_title(title, parse_math=False)  # names of files and labels may have dollar signs
     content = io.BytesIO()
     drawing.savefig(content, format="png", dpi=100)
     replace_file(path, content.getvalue())
 
 
 def _draw_posteriors(place: Axes, transcript: Transcript) -> None:
-    """A curve for each phone, named where its probability is highest; the blank in gray."""
+    """A curve for each label, named where its probability is highest; the blank in gray."""
     posteriors, step = transcript.posteriors, transcript.frame_seconds
     times = [(place + 0.5) * step for place in range(len(posteriors))]
     place.plot(times, posteriors[:, 0], color="lightgray", linewidth=1)
@@ -147,5 +150,5 @@ def _draw_posteriors(place: Axes, transcript: Transcript) -> None:
         first, last = aligned.first, aligned.last
         at = first + int(posteriors[first : last + 1, aligned.phone].argmax())
         height = float(posteriors[at, aligned.phone])
-        name = transcript.name(aligned.phone)
+        (name,) = transcript.units.labels([aligned.phone])
         place.text(times[at], height + 0.02, name, ha="center", size=9, parse_math=False)

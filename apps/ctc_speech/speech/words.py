@@ -1,4 +1,4 @@
-"""From recognized phones to the words of a lexicon, with as few edits as possible."""
+"""From recognized labels to words: as they spell them, or the nearest ones of a lexicon."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from speech.lexicon import Lexicon
 
 Integers = npt.NDArray[np.int64]
 
+BOUNDARY = "\u2581"  # where a word begins, in labels that spell; no word has it
 EDIT = 100  # the cost of a phone that is changed
 WORD = 1  # that of a word: of equal parses the one with the fewest
 _SHIFT = 24  # a number has the cost above these bits, and in them the phone at which a word began
@@ -24,13 +25,27 @@ class FoundWord:
     """A word and its place.
 
     Attributes:
-        word: in capitals, as the lexicon has it.
-        first, last: the first and last of the phones that are taken for it, both included.
+        word: as it is spelled; of a lexicon in capitals.
+        first, last: the first and last of its labels, both included.
     """
 
     word: str
     first: int
     last: int
+
+
+def find_spelled_words(labels: Sequence[str]) -> list[FoundWord]:
+    """The words that labels spell, of which each `BOUNDARY` begins one."""
+    found: list[FoundWord] = []
+    begins = True
+    for place, label in enumerate(labels):
+        letters = label.removeprefix(BOUNDARY)
+        begins = begins or letters != label
+        if letters:
+            before = FoundWord("", place, place) if begins else found.pop()
+            found.append(FoundWord(before.word + letters, before.first, place))
+            begins = False
+    return found
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,11 @@ def streaming_run() -> TrainedRun:
     model = build_model(recipe, 5).eval()
     with torch.no_grad():
         model.output.weight.mul_(60)
-    described = {"inventory": list("ABCDE"), "normalize": "running", "channels": "average"}
+    described = {
+        "units": "phones",
+        "inventory": list("ABCDE"),
+        "normalize": "running",
+    }
     prior = dataclasses.asdict(PRIOR)
     config = {**described, "prior": prior, "subsampling": 4, "corpus": "x", "attention": "linear"}
     return TrainedRun(model, config, 0)

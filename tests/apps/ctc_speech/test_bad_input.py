@@ -30,7 +30,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "corrupt": (lambda path: path.write_bytes(path.read_bytes()[:30]), UNREADABLE),
     "cut": (lambda path: path.write_bytes(path.read_bytes()[:9_000]), UNREADABLE),
     "nan": (_write(np.full(16_000, np.nan, np.float32)), UNREADABLE),
-    "dense": (_write(tone(440, 0.06)), "more phones than frames"),
+    "dense": (_write(tone(440, 0.06)), "more labels than frames"),
     "endless": (_write(np.tile(tone(440, 10), 100)), "more than 2400 frames"),
 }
 

@@ -81,8 +81,8 @@ def test_masks_are_bands_of_a_copy() -> None:
 def test_what_ctc_cannot_align_has_a_reason() -> None:
     assert find_fault([40], [1, 2], 4, 100) is None
     assert find_fault([40, 8], [1, 1], 4, 100) == (
-        "more phones than frames",
-        "3 frames for 2 phones",
+        "more labels than frames",
+        "3 frames for 2 labels",
         2,
     )
     reason, *_ = find_fault([400], [1], 4, 100) or [""]

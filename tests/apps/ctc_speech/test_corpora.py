@@ -18,11 +18,12 @@ import soundfile
 from linattn_models.basics.files import temporary_prefix
 from speech.audio import read_audio
 from speech.corpora import Corpus, CorpusFlags, Split, Utterance, synthetic
-from speech.corpora.corpus import add_phones, cut_dev
+from speech.corpora.corpus import add_labels, hold_out
 from speech.corpora.kaldi import read_data_folder
 from speech.corpora.synthetic import load_synthetic, spell_for_espeak
-from speech.lexicon import parse_lexicon, read_lexicon
+from speech.lexicon import Lexicon, parse_lexicon, read_lexicon
 from speech.sources import Ark, Command, File
+from speech.units import build_spelling
 from tests.apps.ctc_speech.conftest import tone
 
 
@@ -39,16 +40,16 @@ def test_an4_has_its_sizes_and_no_speaker_in_two_splits(
 ) -> None:
     corpus = CorpusFlags(data_dir=shared_data("speech/an4") / "speech").read("an4")
     assert sizes(corpus) == {"train": 846, "dev": 102, "test": 130}
-    assert len(corpus.inventory) == 33
+    assert len(corpus.units.inventory) == 33
     assert not speakers(corpus, "train") & (speakers(corpus, "dev") | speakers(corpus, "test"))
-    assert corpus.splits["train"][0].phones == ("Y", "EH", "S")
+    assert corpus.splits["train"][0].labels == ("Y", "EH", "S")
 
 
 def test_fsdd_has_its_sizes(shared_data: Callable[[str], Path]) -> None:
     corpus = CorpusFlags(data_dir=shared_data("speech/fsdd") / "speech").read("fsdd")
     assert sizes(corpus) == {"train": 2_000, "dev": 500, "test": 500}
     item = corpus.splits["test"][0]
-    assert (item.words, item.phones) == (("ZERO",), ("Z", "IH", "R", "OW"))
+    assert (item.words, item.labels) == (("ZERO",), ("Z", "IH", "R", "OW"))
     assert len(read_audio(item.source)) > 1_600
 
 
@@ -76,15 +77,15 @@ def test_speech_is_synthesized_once_and_leaves_nothing_else(
 
     together = threading.Barrier(2)
 
-    def load(_: int) -> Corpus:
+    def load(_: int) -> tuple[dict[Split, list[Utterance]], Lexicon]:
         together.wait()
         return load_synthetic(tmp_path, 8)
 
     with ThreadPoolExecutor(2) as threads:
-        corpora = list(threads.map(load, range(2)))
+        (one, _), (other, _) = threads.map(load, range(2))
 
-    assert corpora[0] == corpora[1] and sizes(corpora[0])["train"] == 8
-    assert len(read_audio(corpora[0].splits["train"][0].source)) == 800
+    assert one == other and len(one["train"]) == 8
+    assert len(read_audio(one["train"][0].source)) == 800
     assert len(Tones.made) == 1
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
@@ -113,7 +114,7 @@ def test_an4_as_it_is_published(tmp_path: Path) -> None:
     corpus = flags.read("an4")
     assert sizes(corpus) == {"train": 2, "dev": 1, "test": 1}
     (item,) = corpus.splits["test"]
-    assert (item.speaker, item.words, item.phones) == ("mjgm", ("A", "B"), ("AH", "B", "IY"))
+    assert (item.speaker, item.words, item.labels) == ("mjgm", ("A", "B"), ("AH", "B", "IY"))
     np.testing.assert_allclose(read_audio(item.source), tone(440, 0.5), atol=1 / 32_000)
     (tmp_path / "an4" / "etc" / "an4_test.fileids").write_text("/an1-mjgm-b")
     with pytest.raises(ValueError, match=r"an4_test\.fileids"):
@@ -147,7 +148,7 @@ def test_phones_for_the_synthesizer() -> None:
 
 def test_a_kaldi_folder_is_read_and_a_speaker_held_out(tones: Path) -> None:
     corpus = CorpusFlags(data_dir=tones).read("kaldi")
-    assert corpus.inventory == ("HIGH", "LOW", "MID")
+    assert corpus.units.inventory == ("HIGH", "LOW", "MID")
     assert len(speakers(corpus, "train")) == 2 and len(speakers(corpus, "dev")) == 1
 
 
@@ -213,7 +214,7 @@ def test_a_missing_corpus_is_refused(name: str, tmp_path: Path) -> None:
 
 def test_one_speaker_has_no_dev_set() -> None:
     with pytest.raises(ValueError, match="the training set"):
-        cut_dev([Utterance("a", "s", File(Path("x")))])
+        hold_out([Utterance("a", "s", File(Path("x")))], "dev")
 
 
 def test_a_lexicon_has_the_first_pronunciation_without_stress() -> None:
@@ -241,7 +242,8 @@ def test_words_have_accents_in_each_encoding(encoding: str, tmp_path: Path) -> N
 def test_missing_words_are_all_named_or_their_utterances_counted() -> None:
     lexicon, skipped = parse_lexicon(["a AH"], "x"), Counter[str]()
     items = [Utterance(word, "s", File(Path("x")), (word,)) for word in ("a", "b", "c")]
-    with pytest.raises(ValueError, match="'b', 'c'"):
-        add_phones(items, lexicon, "refuse", skipped)
-    assert [item.id for item in add_phones(items, lexicon, "skip", skipped)] == ["a"]
-    assert skipped == {"a word that the lexicon lacks": 2}
+    spelling = build_spelling("phones", lexicon, [])
+    with pytest.raises(ValueError, match="x, b: expected words that the lexicon has, got 'b', 'c'"):
+        add_labels("x", items, spelling, "refuse", skipped)
+    assert [item.id for item in add_labels("x", items, spelling, "skip", skipped)] == ["a"]
+    assert skipped == {"words that the lexicon lacks": 2}

@@ -32,7 +32,7 @@ def test_onnxruntime_streams_what_torch_streams(streaming_run: TrainedRun, kerne
     run = dataclasses.replace(streaming_run, model=model)
     session = onnxruntime.InferenceSession(export_recognizer(run, CHUNK))
     described = session.get_modelmeta().custom_metadata_map
-    assert json.loads(described["phones"]) == list(run.inventory)
+    assert json.loads(described["labels"]) == list(run.units.inventory)
     assert json.loads(described["normalization"])["smallest_deviation"] == SMALLEST_DEVIATION
     size = json.loads(described["chunk_frames"])
     assert size == CHUNK * 4

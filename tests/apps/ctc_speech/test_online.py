@@ -71,7 +71,7 @@ def test_streams_say_what_the_whole_recordings_say(streaming_run: TrainedRun) ->
         with torch.no_grad():
             (whole,) = ctc_beam_search(model(frames, chunk=4))[0]
         result = recognizer.result(stream)
-        assert result.tokens == tuple(streaming_run.inventory[x - 1] for x in whole.labels)
+        assert result.tokens == tuple(streaming_run.units.inventory[x - 1] for x in whole.labels)
         assert result.is_final and 0 < result.confidence <= 1
         assert all(0 <= a < b <= len(samples) / 16_000 + 0.04 for a, b in result.times)
     assert sum(len(recognizer.result(stream).tokens) for stream in streams) > 10
@@ -96,10 +96,10 @@ def test_words_are_those_of_all_phones_at_once(streaming_run: TrainedRun) -> Non
     assert recognizer.result(stream).words == ()
     feed(stream, samples, [])
     decode_all(recognizer, [stream])
-    result, finder = recognizer.result(stream), WordFinder(lexicon, streaming_run.inventory)
+    result, finder = recognizer.result(stream), WordFinder(lexicon, streaming_run.units.inventory)
     parse = finder.start()
     for token in result.tokens:
-        parse = finder.advance(parse, streaming_run.inventory.index(token) + 1)
+        parse = finder.advance(parse, streaming_run.units.inventory.index(token) + 1)
     found = finder.words(parse)
     assert result.words == tuple(x.word for x in found) and len(found) > 2
     assert result.text == " ".join(result.words)
@@ -155,7 +155,7 @@ def test_a_phone_across_several_endpoints_is_in_one_segment(streaming_run: Train
         recognizer.reset(stream)
     frames = torch.from_numpy(RunningNorm(PRIOR)(filterbank(samples)))[None]
     (greedy,) = streaming_run.model.greedy(frames, chunk=4)
-    assert tokens == [streaming_run.inventory[phone - 1] for phone in greedy]
+    assert tokens == [streaming_run.units.inventory[phone - 1] for phone in greedy]
 
 
 def test_an_endpoint_loses_no_frame_and_no_phone_twice(streaming_run: TrainedRun) -> None:

@@ -76,8 +76,8 @@ def transcribed_rate(run: Path, tones: Path) -> float:
     for item in corpus.splits["test"]:
         transcript = transcribe(trained, tones / "test" / f"{item.id}.wav", Search(), 1)
         (phones,) = ctc_greedy(torch.from_numpy(transcript.posteriors)[None])
-        said.append(list(item.phones))
-        heard.append([trained.inventory[phone - 1] for phone in phones])
+        said.append(list(item.labels))
+        heard.append([trained.units.inventory[phone - 1] for phone in phones])
     return count_errors(said, heard).rate
 
 
@@ -104,8 +104,8 @@ def test_recordings_are_searched_with_the_ngram_that_was_written(
     assert done.code == 0, done.stderr
     run = load_run(smoke_run)
     corpus = CorpusFlags(data_dir=tones).read("kaldi")
-    estimated = NGram.estimate(corpus.transcripts("train"), corpus.inventory, 2)
-    assert NGram.read(arpa, run.inventory).entries == estimated.entries
+    estimated = NGram.estimate(corpus.transcripts("train"), corpus.units.inventory, 2)
+    assert NGram.read(arpa, run.units.inventory).entries == estimated.entries
 
     for given, bonus in (([], 1.0), (["--insertion-bonus", -0.5], -0.5)):
         done = script("transcribe", "--run", smoke_run, "--lm", arpa, "--json", *given, recording)
@@ -149,7 +149,7 @@ def test_other_phones_and_an_edited_configuration_are_refused(
     lexicon.write_text("LOW L OW\nMID M IH D\nHIGH HH AY\n")
     flags = ["--data-dir", tones, "--cache", tmp_path, "--lexicon", lexicon, "--split", "test"]
     done = script("transcribe", "--run", smoke_run, *flags)
-    assert done.code == 2 and "give the --lexicon of its training, if any" in done.stderr
+    assert done.code == 2 and "the --lexicon of its training, if any" in done.stderr
     run = RunFolder(shutil.copytree(smoke_run, tmp_path / "run"))
     write_json(run.config_file, {**run.config(), "model": {}})
     done = script("transcribe", "--run", run.path, tones / "test" / "test-0.wav")

@@ -1,23 +1,25 @@
-"""What every corpus gives: utterances in three splits, and an inventory of phones."""
+"""What every corpus gives: utterances in three splits, and their labels."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from linattn_core.errors import expected
-from speech.lexicon import Lexicon, Phones
+from linattn_core.errors import expected, quote
 from speech.sources import Source
+from speech.units import Labels, Spelling, Units
 
 Split = Literal["train", "dev", "test"]
 BadInput = Literal["refuse", "skip"]
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
+LATEST = 1e6  # seconds in a recording
 
-_DEV_SHARE = 9  # one in this many speakers of the training set goes to dev
+_HELD_OUT_SHARE = 9  # one in this many speakers of the training set goes to a set that is missing
+_SHOWN = 20  # of what has no label in an error
 
 
 @dataclass(frozen=True)
@@ -25,11 +27,11 @@ class Utterance:
     """One recording of one speaker.
 
     Attributes:
-        id: unique in its corpus.
+        id: unique in its split.
         speaker: whose frames are normalized together.
         source: where the audio is.
-        words: as the transcript has them; empty where it has phones.
-        phones: what is said.
+        words: what is said, as the transcript has it.
+        labels: the same in the units of the corpus.
         start, end: seconds of the source; all of it if not given.
     """
 
@@ -37,83 +39,93 @@ class Utterance:
     speaker: str
     source: Source
     words: tuple[str, ...] = ()
-    phones: Phones = ()
+    labels: Labels = ()
     start: float = 0.0
     end: float | None = None
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Utterances by split, their phones in an inventory.
+    """Utterances by split, and their labels.
 
     Attributes:
         name: as --corpus takes it.
-        inventory: the phones, in the order of their classes 1, 2, ...; 0 is the blank.
+        units: the labels.
         splits: the utterances.
-        skipped: by split and reason, how many utterances were left out; those of a dev set that
-            is cut from train count under train.
+        skipped: by split and reason, how many utterances were left out.
     """
 
     name: str
-    inventory: Phones
+    units: Units
     splits: Mapping[Split, Sequence[Utterance]]
-    skipped: Mapping[Split, Counter[str]] = field(default_factory=dict)
+    skipped: Mapping[Split, Counter[str]]
 
     def __post_init__(self) -> None:
         for split, utterances in self.splits.items():
             if not utterances:
                 raise ValueError(expected(f"{self.name}, {split}", "an utterance", "none"))
 
-    def classes(self, phones: Phones) -> list[int]:
-        """The numbers of phones."""
-        number = {phone: index for index, phone in enumerate(self.inventory, start=1)}
-        return [number[phone] for phone in phones]
-
     def transcripts(self, split: Split) -> list[list[int]]:
-        """The phones of each utterance of a split, as numbers."""
-        return [self.classes(item.phones) for item in self.splits[split]]
+        """The labels of each utterance of a split, as numbers."""
+        return [self.units.numbers(item.labels) for item in self.splits[split]]
 
     def digest(self) -> str:
-        """A hash of the name, the inventory, and each split's utterances by id and phones.
+        """A hash of the name, the inventory, and each split's utterances by id and labels.
 
         Words, speakers and audio do not change it.
         """
-        said = {split: [[x.id, x.phones] for x in self.splits[split]] for split in self.splits}
-        content = json.dumps([self.name, self.inventory, said], sort_keys=True)
+        said = {split: [[x.id, x.labels] for x in self.splits[split]] for split in self.splits}
+        content = json.dumps([self.name, self.units.inventory, said], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
 
 
-def add_phones(
-    utterances: Sequence[Utterance], lexicon: Lexicon, bad_input: BadInput, skipped: Counter[str]
+def add_labels(
+    name: str,
+    utterances: Sequence[Utterance],
+    spelling: Spelling,
+    bad_input: BadInput,
+    skipped: Counter[str],
 ) -> list[Utterance]:
-    """The utterances with the phones of their words.
+    """The utterances of the corpus `name` with the labels of their words.
 
     Args:
-        bad_input: whether words that the lexicon lacks are refused, all named in one error, or
-            their utterances left out.
+        bad_input: whether words that have no labels are refused, what they lack named in one error,
+            or their utterances left out.
         skipped: counts those.
     """
-    if bad_input == "refuse":
-        lexicon.require(word for utterance in utterances for word in utterance.words)
-    known = [item for item in utterances if not lexicon.missing(item.words)]
-    if len(known) < len(utterances):
-        skipped["a word that the lexicon lacks"] += len(utterances) - len(known)
-    return [replace(item, phones=lexicon.phones(item.words)) for item in known]
+    lacking = {x.id: missing for x in utterances if (missing := spelling.missing(x.words))}
+    if lacking and bad_input == "refuse":
+        missing = [quote(x) for x in dict.fromkeys(x for of in lacking.values() for x in of)]
+        more = f" and {len(missing) - _SHOWN} more" * (len(missing) > _SHOWN)
+        advice = "add them there, or leave out such utterances with --bad-input skip"
+        wanted, got = f"{spelling.parts} that {spelling.owner} has", ", ".join(missing[:_SHOWN])
+        raise ValueError(expected(f"{name}, {next(iter(lacking))}", wanted, got + more, advice))
+    if lacking:
+        skipped[f"{spelling.parts} that {spelling.owner} lacks"] += len(lacking)
+    known = [item for item in utterances if item.id not in lacking]
+    return [replace(item, labels=spelling.labels(item.words)) for item in known]
 
 
-def cut_dev(train: Iterable[Utterance]) -> tuple[list[Utterance], list[Utterance]]:
-    """The training set split by speaker: those that stay, and a ninth of the speakers as dev.
+def hold_out(train: Sequence[Utterance], split: Split) -> tuple[list[Utterance], list[Utterance]]:
+    """The training set split by speaker: those that stay, and a ninth of the speakers as `split`.
 
     A hash of its name decides where a speaker goes: the split is the same on every machine.
     """
-    utterances = list(train)
     speakers = sorted(
-        {item.speaker for item in utterances},
+        {item.speaker for item in train},
         key=lambda name: hashlib.sha256(name.encode()).hexdigest(),
     )
     if len(speakers) < 2:
-        wanted = "at least 2 speakers, to cut a dev set from"
+        wanted = f"at least 2 speakers, to cut a {split} set from"
         raise ValueError(expected("the training set", wanted, len(speakers)))
-    dev = set(speakers[: max(1, round(len(speakers) / _DEV_SHARE))])
-    remaining = [item for item in utterances if item.speaker not in dev]
-    return remaining, [item for item in utterances if item.speaker in dev]
+    others = set(speakers[: max(1, round(len(speakers) / _HELD_OUT_SHARE))])
+    remaining = [item for item in train if item.speaker not in others]
+    return remaining, [item for item in train if item.speaker in others]
+
+
+def require_span(where: str, start: float, end: float | None) -> None:
+    """Refuses seconds that are no part of a recording; no end is that of the recording."""
+    # NaN fails each comparison: it is refused.
+    if not (0 <= start < LATEST and (end is None or start < end < LATEST)):
+        wanted = f"a start from 0 to {LATEST:g} s and an end after it"
+        raise ValueError(expected(where, wanted, f"{start} and {end}"))

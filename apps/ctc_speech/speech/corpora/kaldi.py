@@ -2,46 +2,28 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from linattn_core.errors import expected, quote
-from speech.corpora.corpus import SPLITS, BadInput, Corpus, Split, Utterance, add_phones, cut_dev
-from speech.lexicon import Lexicon, read_lines, require_file
+from speech.corpora.corpus import SPLITS, Split, Utterance, require_span
+from speech.lexicon import read_lines, require_file
 from speech.sources import Ark, Command, File, Source
 
-LATEST = 1e6  # seconds in a recording
 OFFSET_DIGITS = 18  # at most, so that it is an offset of a file
 
 
-def load_kaldi(
-    folder: Path, lexicon: Lexicon | None, bad_input: BadInput, *, run_commands: bool = False
-) -> Corpus:
-    """A folder with the data folders train, test and dev; without dev, it is cut from train.
+def load_kaldi(folder: Path, *, run_commands: bool = False) -> dict[Split, list[Utterance]]:
+    """A folder with the data folders train, test and perhaps dev.
 
     A data folder has wav.scp and text, and may have segments and utt2spk. A line of wav.scp names a
     file, an offset in an archive (FILE:OFFSET), or a command (... |).
 
     Args:
-        lexicon: the pronunciations of the words in text; None if it holds phones.
         run_commands: whether commands are run; otherwise they are refused.
     """
-    skipped: dict[Split, Counter[str]] = {name: Counter() for name in SPLITS}
-    splits: dict[Split, list[Utterance]] = {}
-    for name in SPLITS:
-        if name == "dev" and not (folder / name).is_dir():
-            continue
-        utterances = read_data_folder(folder / name, run_commands=run_commands)
-        if lexicon is None:
-            splits[name] = [replace(item, words=(), phones=item.words) for item in utterances]
-        else:
-            splits[name] = add_phones(utterances, lexicon, bad_input, skipped[name])
-    if "dev" not in splits:
-        splits["train"], splits["dev"] = cut_dev(splits["train"])
-    used = {phone for of in splits.values() for item in of for phone in item.phones}
-    return Corpus("kaldi", tuple(sorted(used)), splits, skipped)
+    splits = [name for name in SPLITS if name != "dev" or (folder / name).is_dir()]
+    return {name: read_data_folder(folder / name, run_commands=run_commands) for name in splits}
 
 
 def read_data_folder(folder: Path, *, run_commands: bool = False) -> list[Utterance]:
@@ -86,11 +68,9 @@ def _segments(
         except ValueError:
             wanted = "a recording, a start and an end in seconds"
             raise ValueError(expected(f"{path}, {key}", wanted, quote(rest))) from None
-        # Kaldi writes -1 for the end of the recording. NaN fails each comparison: it is refused.
-        if not (0 <= start < LATEST and (end < 0 or start < end < LATEST)):
-            wanted = f"a start from 0 to {LATEST:g} and an end after it (-1: that of the recording)"
-            raise ValueError(expected(f"{path}, {key}", wanted, quote(rest)))
-        yield key, recording, start, None if end < 0 else end
+        last = None if end < 0 else end  # Kaldi writes -1 for the end of the recording
+        require_span(f"{path}, {key}", start, last)
+        yield key, recording, start, last
 
 
 def _source(place: str, where: str, run_commands: bool) -> Source:

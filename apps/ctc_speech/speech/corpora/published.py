@@ -7,12 +7,11 @@ Free spoken digits: six people say each of the ten digits fifty times.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from pathlib import Path
 
 from linattn_core.errors import expected, quote
-from speech.corpora.corpus import BadInput, Corpus, Split, Utterance, add_phones, cut_dev
-from speech.lexicon import parse_lexicon, read_lexicon, read_lines, require_file
+from speech.corpora.corpus import Split, Utterance
+from speech.lexicon import Lexicon, parse_lexicon, read_lexicon, read_lines, require_file
 from speech.sources import File, Member, Source
 
 AN4_PAGE = "https://github.com/cmusphinx/an4"
@@ -29,21 +28,15 @@ DIGITS = {
 _LINE = re.compile(r"(.*)\(([^()\s]+)\)\s*")
 
 
-def load_an4(folder: Path, bad_input: BadInput) -> Corpus:
-    """AN4 from its folder: etc/ beside the audio.
+def load_an4(folder: Path) -> tuple[dict[Split, list[Utterance]], Lexicon]:
+    """AN4 from its folder, without a dev set: etc/ beside the audio.
 
     The audio is a tree wav/an4_clstk/SPEAKER/CLIP.wav, as published (.sph likewise), or the same
-    tree within an4-wav.tar.xz, which is read in place. One speaker of nine of the published
-    training set is the dev set.
+    tree within an4-wav.tar.xz, which is read in place.
     """
     lexicon = read_lexicon(_an4_file(folder, "an4.dic"))
-    skipped: dict[Split, Counter[str]] = {"train": Counter(), "test": Counter()}
-    published, test = (
-        add_phones(_an4_utterances(folder, f"an4_{split}"), lexicon, bad_input, counts)
-        for split, counts in skipped.items()
-    )
-    train, dev = cut_dev(published)
-    return Corpus("an4", lexicon.inventory, {"train": train, "dev": dev, "test": test}, skipped)
+    splits: tuple[Split, ...] = ("train", "test")
+    return {split: _an4_utterances(folder, f"an4_{split}") for split in splits}, lexicon
 
 
 def _an4_utterances(folder: Path, name: str) -> list[Utterance]:
@@ -84,7 +77,7 @@ def _an4_file(folder: Path, name: str) -> Path:
     return path
 
 
-def load_fsdd(folder: Path) -> Corpus:
+def load_fsdd(folder: Path) -> tuple[dict[Split, list[Utterance]], Lexicon]:
     """The recordings of digits in `folder`/recordings, DIGIT_SPEAKER_INDEX.wav, by speaker."""
     paths = sorted((folder / "recordings").glob("*.wav"))
     if not paths:
@@ -100,6 +93,6 @@ def load_fsdd(folder: Path) -> Corpus:
             wanted = "the name DIGIT_SPEAKER_INDEX"
             raise ValueError(expected(str(path), wanted, quote(path.name)))
         said = (words[int(digit)],)
-        utterance = Utterance(path.stem, speaker, File(path), said, lexicon.phones(said))
+        utterance = Utterance(path.stem, speaker, File(path), said)
         splits[FSDD_SPLITS.get(speaker, "train")].append(utterance)
-    return Corpus("fsdd", lexicon.inventory, splits)
+    return splits, lexicon

@@ -20,7 +20,7 @@ import soundfile
 from linattn_core.errors import expected
 from linattn_models.basics.files import replace_files
 from speech.audio import RATE, Samples, resample
-from speech.corpora.corpus import SPLITS, Corpus, Split, Utterance
+from speech.corpora.corpus import SPLITS, Split, Utterance
 from speech.lexicon import Lexicon, Phones, read_lexicon
 from speech.sources import File
 
@@ -63,7 +63,7 @@ class Plan:
     noise_db: float
 
 
-def load_synthetic(cache: Path, utterances: int) -> Corpus:
+def load_synthetic(cache: Path, utterances: int) -> tuple[dict[Split, list[Utterance]], Lexicon]:
     """The corpus with this many training utterances, made in `cache` if it is not there yet."""
     lexicon = read_lexicon(Path(__file__).with_name("words.dict"))
     folder = cache / f"synthetic-{VERSION}-{utterances}"
@@ -75,16 +75,15 @@ def load_synthetic(cache: Path, utterances: int) -> Corpus:
                 _make(fresh / folder.name, utterances, lexicon)
     try:
         plans = pydantic.TypeAdapter(dict[Split, list[Plan]]).validate_json(index.read_bytes())
-        splits = {split: [_utterance(x, folder, lexicon) for x in plans[split]] for split in SPLITS}
+        splits = {split: [_utterance(x, folder) for x in plans[split]] for split in SPLITS}
     except (ValueError, KeyError) as error:
         advice = f"remove {folder}, and it is made again"
         raise ValueError(expected(str(index), "the list of utterances", error, advice)) from None
-    return Corpus("synthetic", tuple(sorted(PHONEMES)), splits)
+    return splits, lexicon
 
 
-def _utterance(plan: Plan, folder: Path, lexicon: Lexicon) -> Utterance:
-    source, phones = File(folder / f"{plan.id}.flac"), lexicon.phones(plan.words)
-    return Utterance(plan.id, plan.voice, source, plan.words, phones)
+def _utterance(plan: Plan, folder: Path) -> Utterance:
+    return Utterance(plan.id, plan.voice, File(folder / f"{plan.id}.flac"), plan.words)
 
 
 def plan_split(split: Split, count: int, words: list[str]) -> list[Plan]:
