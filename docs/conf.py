@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import json
 import os
 import re
 from pathlib import Path
@@ -100,8 +101,16 @@ def relink_included(app: Any, source: Path, page: str, content: list[str]) -> No
 
 
 def relink_page(app: Any, page: str, content: list[str]) -> None:
-    """Sphinx's event for a page of docs/."""
-    content[0] = relink(content[0], Path(app.env.doc2path(page)))
+    """Sphinx's event for a page of docs/, which may be a notebook."""
+    source = Path(app.env.doc2path(page))
+    if source.suffix != ".ipynb":
+        content[0] = relink(content[0], source)
+        return
+    notebook = json.loads(content[0])
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "markdown":
+            cell["source"] = relink("".join(cell["source"]), source)
+    content[0] = json.dumps(notebook)
 
 
 def add_summary(app: Any, page: str, content: list[str]) -> None:

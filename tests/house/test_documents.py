@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -50,6 +51,14 @@ def test_commands_exist(sessions: set[str]) -> None:
 
     assert {x for x in named(SESSION) if x[1] not in sessions} == set()
     assert {x for x in named(SCRIPT) if not (ROOT / x[1]).is_file()} == set()
+
+
+def test_notebooks_have_links_that_lead_somewhere_and_no_outputs() -> None:
+    for path in (ROOT / "docs").rglob("*.ipynb"):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            targets = LINK.findall("".join(cell["source"])) if cell["cell_type"] != "code" else ()
+            assert [x for x, _ in targets if not (path.parent / x).is_file()] == []
+            assert not cell.get("outputs")
 
 
 def test_links_lead_somewhere() -> None:
