@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx2
 import pytest
 import torch
 from pydantic import ValidationError
@@ -16,7 +17,6 @@ from pydantic import ValidationError
 from linattn_models import Output
 from linattn_models.serving import create_app
 from linattn_models.serving.fields import CompletionFields
-from linattn_models.serving.states import StateStore, write_bytes
 from tests.serving.clients import Server, complete, make_batch, make_model, read_events
 
 Serve = Callable[..., Server]
@@ -190,18 +190,6 @@ def test_a_state_is_continued(serve: Serve, as_bytes: bool) -> None:
     assert first + second == expected_tokens(18, seeds=1)[0]
 
 
-def test_old_states_are_dropped_by_number_and_by_bytes() -> None:
-    _, state = make_model().generate(length=3, return_state=True)
-    for most, most_bytes in ((2, 1 << 20), (9, 2 * state.nbytes)):
-        store = StateStore(most, most_bytes)
-        names = [store.put(state) for _ in range(3)]
-        assert store.get(names[1]) is store.get(names[2]) is state
-        with pytest.raises(ValueError, match=r"^state: expected"):
-            store.get(names[0])
-    store = StateStore(9, 1)
-    assert store.get(store.put(state)) is state
-
-
 def test_prompt_and_texts_are_the_decoded_whole(serve: Serve) -> None:
     """With a decoder that leaves out a space before a text; also in streams and after states."""
     tokenizers = pytest.importorskip("tokenizers")
@@ -322,7 +310,7 @@ def test_a_state_of_other_weights_in_a_body_is_named(serve: Serve) -> None:
     other = make_model()
     torch.nn.init.normal_(other.output.weight)
     _, state = other.generate(length=3, return_state=True)
-    content = base64.b64encode(write_bytes(state)).decode()
+    content = base64.b64encode(state.to_bytes()).decode()
 
     async def main() -> Any:
         async with serve().client() as client:
@@ -355,6 +343,28 @@ def test_another_route_is_refused(serve: Serve, method: str, path: str) -> None:
     assert error["message"].startswith(f"{method} {path}: expected")
 
 
+def test_a_fault_of_the_server_has_the_form_of_its_errors(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object, **named: object) -> None:
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr("linattn_models.serving.app.read_fields", fail)
+
+    async def main() -> None:
+        server = serve()
+        transport = httpx2.ASGITransport(server.app, raise_app_exceptions=False)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://server") as client:
+            answer = await client.post("/v1/completions", json={"prompt": "abc"})
+            error = answer.json()["error"]
+            assert answer.status_code == 500 and error["type"] == "server_error"
+            assert "RuntimeError" in error["message"] and "secret" not in error["message"]
+            metrics = (await client.get("/metrics")).text
+            assert 'linattn_responses_total{status="500"} 1.0' in metrics
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("field", ["prompt", "stop_tokens", "stop"])
 def test_a_long_list_is_read_up_to_its_first_error(field: str) -> None:
     with pytest.raises(ValidationError) as caught:
@@ -385,6 +395,7 @@ def send(
         ({"most_bytes": 0}, "most_bytes"),
         ({"most_unfinished": 0}, "most_unfinished"),
         ({"body_time": -1}, "body_time"),
+        ({"store_time": -1}, "store_time"),
         ({"most_prompt": 0}, "most_prompt"),
         ({"stall": -1}, "stall"),
     ],

@@ -11,6 +11,9 @@ access      the key of the server
 limits      the size of bodies
 metrics     numbers for Prometheus
 states      states that clients continue
+shared      those in a folder that several servers share
+ray         replicas of a server by Ray Serve, with the extra [ray]
+command     what the command line and Ray serve alike
 page.html   what a browser shows
 engine      the thread that owns the batch
 """
@@ -29,5 +32,7 @@ if _missing:
 
 from linattn_models.serving.app import create_app  # noqa: E402
 from linattn_models.serving.chat import ChatTemplate  # noqa: E402
+from linattn_models.serving.shared import SharedStates  # noqa: E402
+from linattn_models.serving.states import StateStore  # noqa: E402
 
-__all__ = ["ChatTemplate", "create_app"]
+__all__ = ["ChatTemplate", "SharedStates", "StateStore", "create_app"]

@@ -43,8 +43,8 @@ from linattn_models.serving.fields import (
 )
 from linattn_models.serving.limits import BodyLimits, BodyReader
 from linattn_models.serving.metrics import Metrics, StatusCounter, Watch
-from linattn_models.serving.responses import STOPS, CompletionResponse, refusal
-from linattn_models.serving.states import StateStore, write_bytes
+from linattn_models.serving.responses import CompletionResponse, refusal
+from linattn_models.serving.states import RecentStates, States, StateStore, Unavailable
 
 # Names of fields of the batch's requests, and those of a body that they come from.
 _FIELDS = {"length": "max_tokens", "text": "prompt", "stop_strings": "stop"}
@@ -63,6 +63,8 @@ def create_app(
     api_key: str | None = None,
     allowed_origins: Sequence[str] = (),
     page: Path = PAGE,
+    states: StateStore | None = None,
+    store_time: float = 10.0,
     most_bytes: int = 1 << 24,
     most_unfinished: int = 1 << 26,
     body_time: float = 60.0,
@@ -89,6 +91,9 @@ def create_app(
         allowed_origins: sites whose pages may send requests from browsers, such as
             "https://example.org"; "*" for all.
         page: the file that answers GET /.
+        states: keeps the states that clients continue, such as `SharedStates` for several servers;
+            by default the last 256 in memory, of at most 1 GiB together.
+        store_time: seconds in which `states` has to answer; the client of a slower one gets 503.
         most_bytes: of a request's body; larger ones are answered by 413.
         most_unfinished: bytes of all bodies that are not whole yet; more are answered by 503.
         body_time: seconds in which a body has to be whole; slower ones are answered by 408.
@@ -108,6 +113,7 @@ def create_app(
         raise TypeError(expected("batch", "a ContinuousBatch", f"a {type(batch).__name__}"))
     in_range("stall", stall, 0.0, math.inf)
     in_range("body_time", body_time, 0.0, math.inf)
+    in_range("store_time", store_time, 0.0, math.inf)
     queue, most_prompt = at_least("queue", queue, 1), at_least("most_prompt", most_prompt, 1)
     limits = BodyLimits(
         at_least("most_bytes", most_bytes, 1),
@@ -115,8 +121,9 @@ def create_app(
         body_time,
     )
     engine = Engine(batch, queue)
-    states = StateStore(_KEPT_STATES, _KEPT_BYTES)
-    service = _Service(name, batch, engine, Metrics(engine), states, most_prompt, queue)
+    store = RecentStates(_KEPT_STATES, _KEPT_BYTES) if states is None else states
+    kept = States(store, _most_of_file(batch), store_time)
+    service = _Service(name, batch, engine, Metrics(engine), kept, most_prompt, queue)
     # From the outermost on.
     middleware = [Middleware(StatusCounter, service.metrics.responses)]
     if allowed_origins:
@@ -149,7 +156,7 @@ class _Service:
     batch: ContinuousBatch
     engine: Engine
     metrics: Metrics
-    states: StateStore
+    states: States
     most_prompt: int
     queue: int
 
@@ -157,24 +164,34 @@ class _Service:
         """An answer to a wrong model."""
         return refusal(404, expected("model", repr(self.name), quote(name)), "model")
 
-    def read(self, fields: CompletionFields) -> tuple[list[Request], Completion]:
+    async def read(self, fields: CompletionFields) -> tuple[list[Request], Completion]:
         """The requests of a body, and the content of their answer."""
+        stored = None
+        if fields.state is not None and fields.state_bytes is None:
+            stored = await self.states.get(fields.state)
+        # Other clients are answered while a long text is encoded or a state is read.
+        return await run_in_threadpool(self._read, fields, stored)
+
+    def _read(
+        self, fields: CompletionFields, stored: bytes | None
+    ) -> tuple[list[Request], Completion]:
         requests = read_fields(
             fields,
             self.batch,
-            self.states,
+            stored,
             most_prompt=self.most_prompt,
             most_prompts=self.queue,
         )
         tokenizer = self.batch.decoder.tokenizer
         echoes = read_echoes(fields, self.batch, requests)
-        return requests, Completion(self.name, tokenizer, self.states, requests, echoes)
+        return requests, Completion(self.name, tokenizer, requests, echoes)
 
-    def read_chat(
+    async def read_chat(
         self, fields: ChatFields, template: ChatTemplate, text: str
     ) -> tuple[list[Request], ChatCompletion]:
         """As `read`, of a chat whose template made a text."""
-        requests, completion = self.read(read_chat(fields, text, template, self.batch))
+        read = partial(read_chat, fields, text, template, self.batch)
+        requests, completion = await self.read(await run_in_threadpool(read))
         return requests, ChatCompletion(completion, fields.top_logprobs)
 
 
@@ -196,6 +213,10 @@ def _add_refusals(app: FastAPI) -> None:
     async def refuse_fields(request: HttpRequest, error: RequestValidationError) -> Response:
         return refusal(400, *describe_error(error.errors()[0]))
 
+    @app.exception_handler(Exception)  # logged and counted all the same
+    async def tell_failure(request: HttpRequest, error: Exception) -> Response:
+        return refusal(500, expected("the server", "an answer", f"a {type(error).__name__}"))
+
     @app.exception_handler(HTTPException)
     async def refuse_request(request: HttpRequest, error: HTTPException) -> Response:
         if error.status_code == 400:
@@ -213,7 +234,7 @@ def _add_completions(app: FastAPI, service: _Service, stall: float, template: Ch
     @app.post("/v1/completions", response_model=None)
     async def complete(fields: CompletionFields) -> Response:
         names = _FIELDS if fields.state_bytes is None else _FIELDS | {"state": "state_bytes"}
-        return await answer(fields, partial(run_in_threadpool, service.read, fields), names)
+        return await answer(fields, partial(service.read, fields), names)
 
     @app.post("/v1/chat/completions", response_model=None)
     async def answer_chat(fields: ChatFields) -> Response:
@@ -224,7 +245,7 @@ def _add_completions(app: FastAPI, service: _Service, stall: float, template: Ch
         most = service.most_prompt
         render = partial(render_chat, fields, template, service.batch, most_prompt=most)
         text = await asyncio.get_running_loop().run_in_executor(rendering, render)
-        return await run_in_threadpool(service.read_chat, fields, template, text)
+        return await service.read_chat(fields, template, text)
 
     async def answer(
         fields: CompletionFields | ChatFields,
@@ -235,7 +256,6 @@ def _add_completions(app: FastAPI, service: _Service, stall: float, template: Ch
             return service.refuse_model(fields.model)
         watch = Watch(service.metrics)
         try:
-            # Other clients are answered while a long text is encoded or a state is read.
             requests, completion = await read()
             stream = await service.engine.submit(requests)
         except (ValueError, TypeError) as error:
@@ -244,18 +264,24 @@ def _add_completions(app: FastAPI, service: _Service, stall: float, template: Ch
             wanted = f"fewer than {service.queue} requests"
             message = expected("the queue", wanted, service.engine.num_waiting, "retry")
             return refusal(503, message, Retry_After="1")
-        except Stopped:
-            return refusal(503, STOPS, Retry_After="10")
+        except Unavailable as error:
+            return refusal(503, str(error), Retry_After="1")
+        except Stopped as error:
+            return refusal(503, str(error), Retry_After="10")
         watch.add_prompts(completion.prompt_tokens)
         tells_usage = bool(fields.stream_options.include_usage)
-        return CompletionResponse(stream, completion, watch, fields.stream, tells_usage, stall)
+        return CompletionResponse(
+            stream, completion, service.states, watch, fields.stream, tells_usage, stall
+        )
 
     @app.get("/v1/states/{state}", response_model=None)
-    def read_state(state: str) -> Response:  # in a thread of FastAPI's: it writes a file
+    async def read_state(state: str) -> Response:
         try:
-            content = write_bytes(service.states.get(state))
+            content = await service.states.get(state)
         except ValueError as error:
             return refusal(404, *_message_and_field(error))
+        except Unavailable as error:
+            return refusal(503, str(error), Retry_After="1")
         return Response(content, media_type="application/octet-stream")
 
 
@@ -287,12 +313,17 @@ def _add_reports(app: FastAPI, service: _Service, page: Path) -> None:
     @app.api_route("/health", methods=methods, response_model=None)
     async def tell_health() -> Response:
         if not service.engine.is_alive:
-            return refusal(503, STOPS)
+            return refusal(503, str(Stopped()))
         return Response('{"status":"ok"}', media_type="application/json")
 
     @app.get("/metrics", response_model=None)
     async def tell_metrics() -> Response:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+def _most_of_file(batch: ContinuousBatch) -> int:
+    """More bytes than the file of any state of the batch's model has."""
+    return 2 * batch.state_nbytes + 16 * batch.decoder.head.num_parameters + (1 << 20)
 
 
 def _message_and_field(

@@ -10,7 +10,6 @@ from typing import Any
 from linattn_models.decoding import Output, Request
 from linattn_models.decoding.texts import TextParts, contexts_of
 from linattn_models.serving.logprobs import Words, convert_to_chat
-from linattn_models.serving.states import StateStore
 
 
 class Completion:
@@ -19,19 +18,18 @@ class Completion:
     Args:
         model: its name.
         tokenizer: makes texts; None for tokens alone.
-        states: where the states of sequences are kept.
         requests: their prompts are tokens.
         echoes: a text before those of each request, or none.
 
     Attributes:
         prompt_tokens: of all requests.
+        state_ids: of sequences that have ended and whose states are kept.
     """
 
     def __init__(
         self,
         model: str,
         tokenizer: Any,
-        states: StateStore,
         requests: Sequence[Request],
         echoes: Sequence[str],
     ) -> None:
@@ -41,7 +39,7 @@ class Completion:
             "created": int(time.time()),
             "model": model,
         }
-        self._states = states
+        self.state_ids: dict[int, str] = {}
         self._tokenizer, self._words = tokenizer, Words(tokenizer)
         self._requests, self._echoes = requests, echoes
         self._texts: dict[int, _ChoiceText] = {}  # of the sequences that have tokens
@@ -85,8 +83,8 @@ class Completion:
             logprobs = [each for output in outputs for each in output.logprobs or ()]
             choice["logprobs"] = self._words.describe(tokens, logprobs, offsets)
         choice["finish_reason"] = last.finish_reason
-        if last.state is not None:
-            choice["state"] = self._states.put(last.state)
+        if index in self.state_ids:
+            choice["state"] = self.state_ids[index]
         return choice
 
     def _text(self, index: int) -> _ChoiceText:
@@ -107,7 +105,7 @@ class ChatCompletion:
 
     def __init__(self, completion: Completion, most_logprobs: int) -> None:
         self._completion, self._most_logprobs = completion, most_logprobs
-        self.prompt_tokens = completion.prompt_tokens
+        self.prompt_tokens, self.state_ids = completion.prompt_tokens, completion.state_ids
         self._begun: set[int] = set()
 
     def parts(self, outputs: list[Output]) -> list[dict[str, Any]]:

@@ -24,6 +24,9 @@ class Overloaded(Exception):
 class Stopped(Exception):
     """The thread has ended, so no more outputs come."""
 
+    def __init__(self) -> None:
+        super().__init__("The server stops.")
+
 
 class Stream:
     """The outputs of some requests, read in the event loop that asked for them.

@@ -14,7 +14,7 @@ from linattn_models.decoding import ContinuousBatch, Request, SamplingParams
 from linattn_models.heads.base import check_tokens, token_shape
 from linattn_models.heads.tokenizer import decode_tokens, encode_text, require_tokenizer
 from linattn_models.serving.chat import ChatTemplate
-from linattn_models.serving.states import StateStore, read_bytes
+from linattn_models.serving.states import read_bytes
 
 # Integers that every tensor of int64 takes, also after some additions.
 _MOST = 1 << 48
@@ -227,15 +227,18 @@ def read_chat(
 def read_fields(
     fields: CompletionFields,
     batch: ContinuousBatch,
-    states: StateStore,
+    stored: bytes | None,
     *,
     most_prompt: int,
     most_prompts: int,
 ) -> list[Request]:
     """The requests of a batch, whose `add` checks the numbers: one for each prompt.
 
+    Args:
+        stored: the file of the state with the id `fields.state`, if there is one.
+
     Raises:
-        ValueError: a state that is not known, a text without a tokenizer, more than `most_prompts`
+        ValueError: a file that is no state, a text without a tokenizer, more than `most_prompts`
             prompts, or prompts of more than `most_prompt` characters or tokens together, or one of
             more tokens than the model has positions.
     """
@@ -252,9 +255,8 @@ def read_fields(
     )
     if fields.state is not None and fields.state_bytes is not None:
         raise ValueError(expected("state_bytes", "no state beside them", "both"))
-    state = None if fields.state is None else states.get(fields.state)
-    if fields.state_bytes is not None:
-        state = read_bytes(_decode(fields.state_bytes)).to(batch.decoder.device)
+    content = stored if fields.state_bytes is None else _decode(fields.state_bytes)
+    state = None if content is None else read_bytes(content).to(batch.decoder.device)
     return [
         Request(
             row,

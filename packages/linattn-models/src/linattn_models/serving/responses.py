@@ -14,13 +14,13 @@ from linattn_models.decoding import Output
 from linattn_models.serving.completion import ChatCompletion, Completion
 from linattn_models.serving.engine import Stopped, Stream
 from linattn_models.serving.metrics import Watch
+from linattn_models.serving.states import States, Unavailable
 
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),  # proxies such as nginx would wait for more
 ]
-STOPS = "The server stops."
 
 
 def refusal(status: int, message: str, field: str | None = None, **headers: str) -> JSONResponse:
@@ -42,6 +42,7 @@ class CompletionResponse(Response):
     Args:
         stream: the outputs.
         completion: their content.
+        states: keeps the states of sequences.
         watch: counts them.
         streams: whether each part is sent at once.
         tells_usage: whether the numbers of tokens are sent after the last part.
@@ -52,6 +53,7 @@ class CompletionResponse(Response):
         self,
         stream: Stream,
         completion: Completion | ChatCompletion,
+        states: States,
         watch: Watch,
         streams: bool,
         tells_usage: bool,
@@ -60,6 +62,7 @@ class CompletionResponse(Response):
         super().__init__()
         self._stream = stream
         self._completion = completion
+        self._states = states
         self._watch = watch
         self._streams = streams
         self._tells_usage = tells_usage
@@ -78,27 +81,33 @@ class CompletionResponse(Response):
     async def _send_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
         outputs: list[Output] = []
         try:
-            while new := await self._stream.read():
-                self._watch.add(new)
+            while new := await self._read():
                 outputs += new
-        except Stopped:
-            await refusal(503, STOPS)(scope, receive, send)
+        except (Stopped, Unavailable) as error:
+            await refusal(503, str(error))(scope, receive, send)
             return
         await JSONResponse(self._completion.whole(outputs))(scope, receive, send)
 
     async def _send_events(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
         try:
-            while new := await self._stream.read():
-                self._watch.add(new)
+            while new := await self._read():
                 await self._send_data(send, *map(json.dumps, self._completion.parts(new)))
             if self._tells_usage:
                 await self._send_data(send, json.dumps(self._completion.end()))
             await self._send_data(send, "[DONE]")
-        except Stopped:
-            error = _describe_error(503, STOPS)
-            await self._send_data(send, json.dumps(error))
+        except (Stopped, Unavailable) as error:
+            await self._send_data(send, json.dumps(_describe_error(503, str(error))))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _read(self) -> list[Output]:
+        """The outputs that are new, after their states are kept."""
+        new = await self._stream.read()
+        self._watch.add(new)
+        ended = {output.index: output.state for output in new if output.state is not None}
+        ids = await asyncio.gather(*map(self._states.put, ended.values()))
+        self._completion.state_ids.update(zip(ended, ids, strict=True))
+        return new
 
     async def _send_data(self, send: Send, *contents: str) -> None:
         body = "".join(f"data: {content}\n\n" for content in contents).encode()

@@ -19,7 +19,8 @@ from linattn_models.state.cache import (
     named_tensors,
 )
 from linattn_models.state.cursor import Cursor
-from linattn_models.state.files import read_state_file, write_state_file
+from linattn_models.state.files import encode_state, read_state_file
+from linattn_models.weights.tensor_files import write_content
 
 State = TypeVar("State")
 
@@ -188,7 +189,11 @@ class DecodingState:
             IsADirectoryError: a directory.
             OSError: the file cannot be written.
         """
-        write_state_file(Path(file), self._tensors(), self.max_length, self.fingerprint)
+        write_content(Path(file), self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        """The content of the file that `save` writes."""
+        return encode_state(self._tensors(), self.max_length, self.fingerprint)
 
     @classmethod
     def load(cls, file: str | Path, device: torch.device | str | None = None) -> DecodingState:

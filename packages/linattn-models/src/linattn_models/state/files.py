@@ -15,7 +15,7 @@ from linattn_core.state import TensorTuple
 from linattn_core.torch_private import register_namedtuple
 from linattn_models.state.cache import KeyValueCache, LayerState, WindowCache
 from linattn_models.state.recent import RECENT, UNKNOWN
-from linattn_models.weights.tensor_files import read_tensors, write_tensors
+from linattn_models.weights.tensor_files import encode_tensors, read_tensors
 
 FORMAT = "linattn decoding state"
 VERSION = "1"
@@ -69,15 +69,15 @@ class StateContent(NamedTuple):
     recent: Tensor | None
 
 
-def write_state_file(
-    file: Path, tensors: Mapping[str, Tensor], max_length: int | None, fingerprint: str | None
-) -> None:
-    """Writes the tensors, named as `read_state_file` reads them."""
+def encode_state(
+    tensors: Mapping[str, Tensor], max_length: int | None, fingerprint: str | None
+) -> bytes:
+    """The content of a file with the tensors, named as `read_state_file` reads them."""
     room = "" if max_length is None else str(max_length)
     metadata = {"format": FORMAT, "version": VERSION, "max_length": room}
     if fingerprint is not None:
         metadata["fingerprint"] = fingerprint
-    write_tensors(file, tensors, metadata)
+    return encode_tensors(tensors, metadata)
 
 
 def read_state_file(file: Path) -> StateContent:

@@ -16,10 +16,20 @@ from linattn_models.basics.files import replace_file
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
     """Writes one file; if it fails, an older file stays."""
+    write_content(file, encode_tensors(tensors, metadata))
+
+
+def encode_tensors(tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> bytes:
+    """The content of a file."""
+    return save(separate(tensors), metadata)
+
+
+def write_content(file: Path, content: bytes) -> None:
+    """Writes the content of a file; if it fails, an older file stays."""
     if file.is_dir():
         advice = "pass the name of a file in it"
         raise IsADirectoryError(expected(str(file), "a file to write", "a directory", advice))
-    replace_file(file, save(separate(tensors), metadata))
+    replace_file(file, content)
 
 
 def read_tensors(
