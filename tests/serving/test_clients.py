@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import string
 from collections.abc import Iterator
 from typing import Any
@@ -70,6 +71,38 @@ def test_what_the_reference_has_and_we_do_not_is_named(
 ) -> None:
     answer = post(url, "chat/completions", body)
     assert answer.status_code == 400 and answer.json()["error"]["param"] == param
+
+
+def test_open_webui(url: str) -> None:
+    """The calls of its backend: a connection, a chat as it comes, and a title for the chat."""
+    headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
+    models = httpx2.get(f"{url}/models", headers=headers, timeout=PATIENCE).json()
+    (model,) = [each["id"] for each in models["data"]]
+    chat = {
+        "stream": True,
+        "model": model,
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "text", "text": "Hello!"}]},
+            {"role": "assistant", "content": "Hi."},
+            {"role": "user", "content": "Go on."},
+        ],
+        "stream_options": {"include_usage": True},
+        "temperature": 0.8,
+        "top_p": 0.9,
+        "max_tokens": 20,
+        "stop": ["###"],
+        "seed": 1,
+        "logit_bias": {},
+    }
+    *lines, done, _ = post(url, "chat/completions", chat).text.split("\n\n")
+    events = [json.loads(line.removeprefix("data: ")) for line in lines]
+    assert done == "data: [DONE]" and events[0]["choices"][0]["delta"]["role"] == "assistant"
+    assert events[-1]["usage"]["completion_tokens"] == 20
+    title = {"model": model, "messages": CHAT["messages"], "stream": False}
+    title |= {"max_completion_tokens": 10}
+    answer = post(url, "chat/completions", title).json()
+    assert isinstance(answer["choices"][0]["message"]["content"], str)
 
 
 def test_openai(url: str) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from linattn_models import Request, TokenLogprobs
+from linattn_core.decoder_spec import CannotCompile
+from linattn_models import ContinuousBatch, Request, TokenLogprobs, compile_decoder
 from linattn_models.serving import ChatTemplate
 from linattn_models.serving.logprobs import Words
 from tests.serving.clients import Server, complete, make_batch, make_model, read_events
@@ -82,7 +83,6 @@ def test_a_chat_has_the_same_in_another_form(serve: Serve) -> None:
         ("completions", {"logprobs": 21}, "logprobs"),
         ("completions", {"logprobs": -1}, "logprobs"),
         ("completions", {"logprobs": True}, "logprobs"),
-        ("completions", {"logprobs": 1, "echo": True}, "logprobs"),
         ("completions", {"top_logprobs": 1}, "top_logprobs"),
         ("chat/completions", {"top_logprobs": 1}, "top_logprobs"),
         ("chat/completions", {"logprobs": 1}, "logprobs"),
@@ -135,3 +135,108 @@ def test_tokens_that_are_no_text_alone_have_a_number() -> None:
 def test_a_batch_refuses_wrong_numbers() -> None:
     with pytest.raises(ValueError, match=r"^logprobs: expected an integer"):
         make_batch().add(Request("abc", 4, logprobs=-1))
+    with pytest.raises(ValueError, match=r"^prompt_logprobs: expected"):
+        make_batch().add(Request("abc", 4, prompt_logprobs=True))
+
+
+def prompt_reference(tokens: list[int]) -> list[float]:
+    """log p of each token but the first, by the model's own loss."""
+    logs = make_model().log_probs(torch.tensor([tokens]))[0]
+    return logs[1:].tolist()
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_lm_eval_asks_for(serve: Serve, compiled: bool) -> None:
+    """Its client local-completions: prompts of tokens, scored up to the one that is drawn."""
+    prompts = [[0, 1, 2, 3, 4] * 12, [5, 5], [7]]
+    body = {
+        "model": "tiny",
+        "prompt": prompts,
+        "temperature": 0,
+        "max_tokens": 1,
+        "logprobs": 1,
+        "seed": 1234,
+        "echo": True,
+    }
+
+    async def main() -> Any:
+        batch = make_compiled_batch() if compiled else make_batch()
+        async with serve(batch, name="tiny").client() as client:
+            busy = asyncio.create_task(complete(client, prompt="abc", max_tokens=200))
+            answer = await complete(client, **body)
+            await busy
+            return answer
+
+    answer = asyncio.run(main())
+    for choice, prompt in zip(answer["choices"], prompts, strict=True):
+        own = choice["logprobs"]
+        assert len(own["tokens"]) == len(own["top_logprobs"]) == len(prompt) + 1
+        assert own["token_logprobs"][0] is own["top_logprobs"][0] is None
+        assert own["token_logprobs"][1:-1] == pytest.approx(prompt_reference(prompt), abs=1e-4)
+        logits = make_model()(torch.tensor([prompt]))[0, 1:]
+        is_greedy = (logits.argmax(-1) == torch.tensor(prompt[1:])).tolist()
+        pairs = zip(own["token_logprobs"][1:-1], own["top_logprobs"][1:-1], strict=True)
+        assert [own == max(top.values()) for own, top in pairs] == is_greedy
+        assert "".join(own["tokens"]) == choice["text"]
+        assert own["text_offset"] == list(range(len(prompt) + 1))
+    assert answer["usage"]["completion_tokens"] == 3
+
+
+def make_compiled_batch() -> ContinuousBatch:
+    try:
+        decoder = compile_decoder(make_model())
+    except CannotCompile as error:
+        pytest.skip(str(error))
+    return ContinuousBatch(decoder, max_num_seqs=8)
+
+
+def test_a_prompt_alone_is_scored(serve: Serve) -> None:
+    """max_tokens of 0, whole and streamed, also after a state."""
+
+    async def main() -> None:
+        async with serve().client() as client:
+            fields: dict[str, Any] = {"echo": True, "max_tokens": 0, "logprobs": 2, "n": 2}
+            fields |= {"prompt": ["abc", "abcdefgh " * 9], "stop": ["a", "b", "c", "d", "e"]}
+            whole = await complete(client, **fields)
+            assert whole["usage"]["completion_tokens"] == 0
+            parts = await read_events(client, **fields)
+            for choice in whole["choices"]:
+                prompt = fields["prompt"][choice["index"] // 2]
+                assert choice["text"] == prompt and choice["tokens"] == []
+                assert choice["finish_reason"] == "length"
+                known = prompt_reference(make_model().tokenizer.encode(prompt))
+                assert choice["logprobs"]["token_logprobs"][1:] == pytest.approx(known, abs=1e-4)
+                (own,) = [
+                    x for part in parts for x in part["choices"] if x["index"] == choice["index"]
+                ]
+                assert own == choice
+            begun = await complete(client, prompt="abc", max_tokens=3, seed=1, return_state=True)
+            (choice,) = begun["choices"]
+            fields |= {"prompt": "de", "state": choice["state"], "n": 1}
+            answer = (await complete(client, **fields))["choices"][0]["logprobs"]
+            known = prompt_reference([0, 1, 2, *choice["tokens"], 3, 4])[-1]
+            assert answer["token_logprobs"] == [None, pytest.approx(known, abs=1e-4)]
+            for wrong in ({}, {"echo": True, "return_state": True}):
+                body = {"prompt": "abc", "max_tokens": 0, **wrong}
+                answer = await client.post("/v1/completions", json=body)
+                assert answer.json()["error"]["param"] == "max_tokens"
+
+    asyncio.run(main())
+
+
+def test_reading_token_by_token_draws_the_same(serve: Serve) -> None:
+    """And leaves the same state."""
+
+    async def main() -> None:
+        async with serve().client() as client:
+            fields = {"prompt": "abcdefgh " * 9, "seed": 2, "return_state": True}
+            plain = (await complete(client, **fields))["choices"][0]
+            scored = (await complete(client, echo=True, logprobs=0, **fields))["choices"][0]
+            assert scored["tokens"] == plain["tokens"]
+            rest = [
+                (await complete(client, state=each["state"], seed=2))["choices"][0]["tokens"]
+                for each in (plain, scored)
+            ]
+            assert rest[0] == rest[1]
+
+    asyncio.run(main())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
@@ -31,6 +31,8 @@ from linattn_models.state import RECENT, DecodingState, remember
 # that the steps of other rows wait little. All but the last chunk of a prompt have so many, so that
 # its result does not depend on the other requests.
 CHUNK = 48
+# Where each token of a prompt is a step, for its log-probabilities: they take longer.
+_FEW = 8
 
 
 @dataclass
@@ -39,32 +41,49 @@ class _Reading:
 
     Attributes:
         count: tokens of the prompt that `state` has read.
+        logprobs: those of its tokens, but for the first, as far as they are known and wanted.
     """
 
     request: int
     task: Task
     state: DecodingState
     count: int = 0
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+
+    def read(self, decoder: GenerationMixin, tokens: Tensor) -> None:
+        """Reads the next tokens (1, N) of the prompt."""
+        begin, self.count = self.count + 1, self.count + tokens.shape[1]
+        if not self.task.prompt_logprobs:
+            _, self.state = decoder.prefill(tokens, None, self.state)
+            return
+        rows, recent = [], self.state.recent
+        for token in tokens.unbind(1):
+            parameters, self.state = decoder.step(token, self.state)
+            rows.append(parameters.clone())  # a graph may use their memory again
+        self.state = replace(self.state, recent=remember(recent, tokens))
+        if following := self.task.prompt[0, begin : self.count + 1].tolist():
+            self.logprobs += self.task.read_logprobs(torch.cat(rows), following) or ()
 
 
 class _Row:
     """One sequence.
 
     Args:
-        request: the id of its request.
+        reading: its request, whose prompt has been read.
         index: its number among the samples of the request.
-        task: the request.
-        start: the state after its prompt.
 
     Attributes:
+        prompt_logprobs: what its next output has of them.
         left: tokens that it may still draw.
         last: the last tokens that it has drawn, if its state is returned.
     """
 
-    def __init__(self, request: int, index: int, task: Task, start: DecodingState) -> None:
-        self.request = request
+    def __init__(self, reading: _Reading, index: int) -> None:
+        task, start = reading.task, reading.state
+        self.request = reading.request
         self.index = index
         self.task = task
+        self.prompt_logprobs = reading.logprobs if task.prompt_logprobs else None
         self.left = task.new_tokens
         self._stop = None if task.stop is None else RowStop(task.stop, contexts_of(start)[0])
         self.start = start
@@ -243,22 +262,21 @@ class ContinuousBatch:
         while self._reading:
             reading = self._reading[0]
             prompt, count = reading.task.prompt, reading.task.samples
-            tokens = prompt[:, reading.count : reading.count + CHUNK]
+            most = _FEW if reading.task.prompt_logprobs else CHUNK
+            tokens = prompt[:, reading.count : reading.count + most]
             is_last = reading.count + tokens.shape[1] == prompt.shape[1]
-            budget -= tokens.shape[1] + (count if is_last else 0)
+            budget -= tokens.shape[1] * CHUNK // most + (count if is_last else 0)
             if budget < 0:
                 return
             if tokens.shape[1]:
-                _, reading.state = self.decoder.prefill(tokens, None, reading.state)
-                reading.count += tokens.shape[1]
+                reading.read(self.decoder, tokens)
             if is_last:
                 self._reading.popleft()
                 self._join(reading)
 
     def _join(self, reading: _Reading) -> None:
         """Gives the sequences of a request their rows and first tokens."""
-        task, start = reading.task, reading.state
-        rows = [_Row(reading.request, index, task, start) for index in range(task.samples)]
+        rows = [_Row(reading, index) for index in range(reading.task.samples)]
         parameters = cast(Tensor, reading.state.parameters)
         draws = reading.task.draws()
         tokens = draws.draw(self.decoder.head, parameters.expand(len(rows), -1))
@@ -297,7 +315,7 @@ class ContinuousBatch:
         tokens, reason = row.take(tokens)
         logprobs = row.task.read_logprobs(parameters, tokens)
         if reason is None:
-            self._outputs.append(Output(row.request, row.index, tokens, logprobs=logprobs))
+            self._add_output(row, tokens, logprobs=logprobs)
         else:
             self._end(place, row, tokens, reason, logprobs)
 
@@ -313,8 +331,21 @@ class ContinuousBatch:
         state = None
         if row.task.return_state and reason != "abort":
             state = self._step_alone(self._places.state_of(place), row)
-        self._outputs.append(Output(row.request, row.index, tokens, reason, state, logprobs))
+        self._add_output(row, tokens, reason, state, logprobs)
         self._places.leave(place)
+
+    def _add_output(
+        self,
+        row: _Row,
+        tokens: list[Any],
+        reason: FinishReason | None = None,
+        state: DecodingState | None = None,
+        logprobs: list[TokenLogprobs] | None = None,
+    ) -> None:
+        prompt, row.prompt_logprobs = row.prompt_logprobs, None
+        prompt = None if reason == "abort" else prompt  # they may be NaN
+        output = Output(row.request, row.index, tokens, reason, state, logprobs, prompt)
+        self._outputs.append(output)
 
     def _step_alone(self, state: DecodingState, row: _Row) -> DecodingState:
         """The state of one sequence after its last token."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from linattn_core.errors import expected, quote, rename_subject, subject_of
-from linattn_models.basics.validation import at_least, instance
+from linattn_models.basics.validation import at_least, boolean, instance
 from linattn_models.decoding.generate import GenerationMixin
 from linattn_models.decoding.prompts import ENDLESS, read_prompt
 from linattn_models.decoding.sampling import Draws, SamplingParams, Settings
@@ -44,6 +44,8 @@ class Request:
             model with a tokenizer.
         logprobs: of how many of the likeliest tokens the log-probabilities come with each token, in
             addition to its own; None for none at all. For a Categorical head.
+        prompt_logprobs: whether those of the prompt's tokens come, too. The prompt is then read
+            token by token.
     """
 
     prompt: Tensor | Sequence[Any] | str = ()
@@ -54,6 +56,7 @@ class Request:
     return_state: bool = False
     stop_strings: str | Sequence[str] | None = None
     logprobs: int | None = None
+    prompt_logprobs: bool = False
 
 
 class TokenLogprobs(NamedTuple):
@@ -81,6 +84,8 @@ class Output:
             are NaN.
         state: after the last token, if the request wants it and was not aborted.
         logprobs: of each new token, if the request wants them.
+        prompt_logprobs: in the first output of a sequence, those of each token of the prompt but
+            the first, if the request wants them.
     """
 
     request: int
@@ -89,6 +94,7 @@ class Output:
     finish_reason: FinishReason | None = None
     state: DecodingState | None = None
     logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +109,7 @@ class Task:
         stop: what ends a sequence before its last token; None for nothing.
         state: where the prompt is continued; None for the start.
         return_state: whether the state is wanted.
-        logprobs: as that of the request.
+        logprobs, prompt_logprobs: as those of the request.
     """
 
     prompt: Tensor
@@ -114,6 +120,7 @@ class Task:
     state: DecodingState | None
     return_state: bool
     logprobs: int | None
+    prompt_logprobs: bool
 
     @property
     def samples(self) -> int:
@@ -183,7 +190,8 @@ def _read(source: GenerationMixin, request: Request, start: DecodingState) -> Ta
         stop,
         state,
         request.return_state,
-        _read_logprobs(source, request.logprobs),
+        _read_logprobs(source, request),
+        request.prompt_logprobs,
     )
 
 
@@ -229,8 +237,12 @@ def _read_settings(source: GenerationMixin, params: SamplingParams) -> Settings:
     return settings
 
 
-def _read_logprobs(source: GenerationMixin, count: int | None) -> int | None:
+def _read_logprobs(source: GenerationMixin, request: Request) -> int | None:
+    count = request.logprobs
+    boolean("prompt_logprobs", request.prompt_logprobs)
     if count is None:
+        if request.prompt_logprobs:
+            raise ValueError(expected("prompt_logprobs", "False without logprobs", True))
         return None
     if not isinstance(source.head, Categorical):
         wanted, got = "None for a model without a Categorical head", quote(count)

@@ -184,7 +184,7 @@ class _Service:
         )
         tokenizer = self.batch.decoder.tokenizer
         echoes = read_echoes(fields, self.batch, requests)
-        return requests, Completion(self.name, tokenizer, requests, echoes)
+        return requests, Completion(self.name, tokenizer, requests, echoes, fields.max_tokens)
 
     async def read_chat(
         self, fields: ChatFields, template: ChatTemplate, text: str

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from linattn_models.decoding import Output, Request
+from linattn_models.decoding import Output, Request, TokenLogprobs
 from linattn_models.decoding.texts import TextParts, contexts_of
 from linattn_models.serving.logprobs import Words, convert_to_chat
 
@@ -20,6 +20,7 @@ class Completion:
         tokenizer: makes texts; None for tokens alone.
         requests: their prompts are tokens.
         echoes: a text before those of each request, or none.
+        most: new tokens of a sequence.
 
     Attributes:
         prompt_tokens: of all requests.
@@ -32,6 +33,7 @@ class Completion:
         tokenizer: Any,
         requests: Sequence[Request],
         echoes: Sequence[str],
+        most: int,
     ) -> None:
         self._head = {
             "id": f"cmpl-{secrets.token_hex(12)}",
@@ -41,7 +43,7 @@ class Completion:
         }
         self.state_ids: dict[int, str] = {}
         self._tokenizer, self._words = tokenizer, Words(tokenizer)
-        self._requests, self._echoes = requests, echoes
+        self._requests, self._echoes, self._most = requests, echoes, most
         self._texts: dict[int, _ChoiceText] = {}  # of the sequences that have tokens
         self.prompt_tokens = sum(len(request.prompt) for request in requests)
         self._new_tokens = 0
@@ -70,7 +72,7 @@ class Completion:
         return [self._choice(index, own) for index, own in by_index.items()]
 
     def _choice(self, index: int, outputs: list[Output]) -> dict[str, Any]:
-        tokens = [token for output in outputs for token in output.tokens]
+        tokens = [token for output in outputs for token in output.tokens][: self._most]
         self._new_tokens += len(tokens)
         last = outputs[-1]
         choice: dict[str, Any] = {"index": index, "tokens": tokens}
@@ -80,9 +82,17 @@ class Completion:
             choice["text"] = text.add(tokens, last.finish_reason is not None)
             offsets = text.offsets
         if any(output.logprobs is not None for output in outputs):
-            logprobs = [each for output in outputs for each in output.logprobs or ()]
+            drawn = [x for output in outputs for x in output.logprobs or ()][: len(tokens)]
+            logprobs: list[TokenLogprobs | None] = [*drawn]
+            if (before := outputs[0].prompt_logprobs) is not None:
+                prompt, places = self._texts[index].read_prompt()
+                first = [None][: len(prompt)]  # as OpenAI has it
+                tokens, offsets = [*prompt, *tokens], [*places, *offsets]
+                logprobs = [*first, *before, *logprobs]
             choice["logprobs"] = self._words.describe(tokens, logprobs, offsets)
-        choice["finish_reason"] = last.finish_reason
+        # A token that is not sent stops nothing.
+        reason = last.finish_reason
+        choice["finish_reason"] = "length" if reason == "stop" and not self._most else reason
         if index in self.state_ids:
             choice["state"] = self.state_ids[index]
         return choice
@@ -156,7 +166,8 @@ class _ChoiceText:
         self._strings: Any = request.stop_strings or ()
         self._echo, self._waiting = echo, ""
         self.offsets: list[int] = []
-        self._length = 0
+        self._length = len(echo)
+        self._tokenizer, self._prompt = tokenizer, prompt
 
     def add(self, tokens: Sequence[int], ends: bool) -> str:
         """The text that new tokens add; what may become a stop string waits."""
@@ -170,6 +181,14 @@ class _ChoiceText:
         cut = self._find_stop(text, ends)
         echo, self._echo, self._waiting = self._echo, "", text[cut:]
         return echo + text[:cut]
+
+    def read_prompt(self) -> tuple[list[int], list[int]]:
+        """The tokens of the prompt, and where their texts begin."""
+        parts, offsets, length = TextParts(self._tokenizer), [], 0
+        for token in self._prompt:
+            offsets.append(length)
+            length += len(parts.add(token))
+        return self._prompt, offsets
 
     def _find_stop(self, text: str, ends: bool) -> int:
         """Where a stop string begins, or may begin with text that has not come yet."""

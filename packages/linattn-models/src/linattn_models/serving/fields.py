@@ -129,8 +129,8 @@ class CompletionFields(_Fields):
 
     Attributes:
         prompt: a text, for a model with a tokenizer, or tokens; or several of them.
-        max_tokens: the most new tokens.
-        echo: whether texts begin with that of their prompt.
+        max_tokens: the most new tokens; 0 beside `echo`.
+        echo: whether texts, and their log-probabilities, begin with those of their prompt.
         logprobs: of how many of the likeliest tokens log-probabilities come with each token.
         return_state: whether each sequence comes with the id of the state after its last token.
         state: the id of a state, which the prompt continues.
@@ -138,7 +138,7 @@ class CompletionFields(_Fields):
     """
 
     prompt: str | Prompts = ""
-    max_tokens: int = Field(16, ge=1, le=_MOST)
+    max_tokens: int = Field(16, ge=0, le=_MOST)
     echo: bool = False
     logprobs: int | None = Field(None, ge=0, le=_MOST_LOGPROBS)
     return_state: bool = False
@@ -242,6 +242,9 @@ def read_fields(
             prompts, or prompts of more than `most_prompt` characters or tokens together, or one of
             more tokens than the model has positions.
     """
+    if not fields.max_tokens and (fields.return_state or not fields.echo):
+        wanted = "at least 1 without echo, or with return_state"
+        raise ValueError(expected("max_tokens", wanted, 0))
     prompts = _list_prompts(fields.prompt, token_shape(batch.decoder.head))
     _check_length(len(prompts), most_prompts, "prompts")
     _check_length(sum(map(len, prompts)), most_prompt, "characters or tokens")
@@ -260,13 +263,14 @@ def read_fields(
     return [
         Request(
             row,
-            len(row) + fields.max_tokens,
+            len(row) + max(1, fields.max_tokens),  # a token that is not wanted is not sent
             sampling,
             fields.stop_tokens,
             state,
             fields.return_state,
             fields.stop_strings or None,
             fields.logprobs,
+            fields.echo and fields.logprobs is not None,
         )
         for row in rows
     ]
@@ -282,9 +286,6 @@ def read_echoes(
     """
     if not fields.echo:
         return []
-    if fields.logprobs is not None:
-        advice = "those of prompts are not supported"
-        raise ValueError(expected("logprobs", "null beside echo", fields.logprobs, advice))
     tokenizer, head = batch.decoder.tokenizer, batch.decoder.head
     require_tokenizer("echo", tokenizer)
     rows: list[Any] = [request.prompt for request in requests]

@@ -27,14 +27,21 @@ class Words:
         self._texts: dict[int, str] = {}
 
     def describe(
-        self, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs], offsets: Sequence[int]
+        self,
+        tokens: Sequence[int],
+        logprobs: Sequence[TokenLogprobs | None],
+        offsets: Sequence[int],
     ) -> dict[str, Any]:
-        """The `logprobs` of a completion; `offsets` are the tokens' places in its text."""
+        """The `logprobs` of a completion, null where they are None.
+
+        `offsets` are the tokens' places in its text.
+        """
         return {
             "tokens": [self._text(token) for token in tokens],
-            "token_logprobs": [max(each.own, _LEAST) for each in logprobs],
+            "token_logprobs": [each and max(each.own, _LEAST) for each in logprobs],
             "top_logprobs": [
-                {self._text(x): max(y, _LEAST) for x, y in (*each.likeliest, (token, each.own))}
+                each
+                and {self._text(x): max(y, _LEAST) for x, y in (*each.likeliest, (token, each.own))}
                 for token, each in zip(tokens, logprobs, strict=True)
             ],
             "text_offset": offsets,
