@@ -13,6 +13,7 @@ EXTRAS = {
     "cuda": ("linattn-cuda",),
     "triton": ("linattn-triton",),
     "serving": ("linattn-models[serving]",),
+    "ray": ("linattn-models[ray]",),
     "train": ("linattn-models[train]",),
     "tokenizers": ("linattn-models[tokenizers]",),
     "transformers": ("linattn-models[transformers]",),

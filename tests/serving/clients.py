@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import socket
 import string
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -78,6 +82,26 @@ def run_server(app: Any, send_buffer: int = 0) -> Iterator[int]:
         finally:
             server.should_exit = True
             thread.join(PATIENCE)
+
+
+@contextmanager
+def running(folder: Path, errors: int, *flags: str) -> Iterator[tuple[Any, str]]:
+    """A server in a process of its own at a free port, and the address that it prints."""
+    command = [sys.executable, "-m", "linattn_models.serving", str(folder), "--port", "0"]
+    server = subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, stderr=errors, text=True)
+    try:
+        address = server.stdout.readline().strip() if server.stdout else ""
+        while True:
+            try:
+                httpx2.get(f"{address}/health")
+                break
+            except httpx2.ConnectError:
+                assert server.poll() is None
+                time.sleep(0.1)
+        yield server, address
+    finally:
+        server.kill()
+        server.communicate()
 
 
 async def complete(client: httpx2.AsyncClient, **fields: Any) -> dict[str, Any]:

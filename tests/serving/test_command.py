@@ -7,9 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any
@@ -18,9 +15,10 @@ import httpx2
 import pytest
 
 from linattn_models import CompiledDecoder, save
-from linattn_models.serving.__main__ import Flags, main, make_decoder
+from linattn_models.serving.__main__ import Flags, main
+from linattn_models.serving.command import make_decoder
 from tests.models.decoding.decoders import needs_cpu_backend
-from tests.serving.clients import make_model
+from tests.serving.clients import make_model, running
 
 
 @needs_cpu_backend
@@ -59,26 +57,6 @@ def test_an_interrupt_ends_the_server_beside_a_client_that_reads(tmp_path: Path)
             next(events.iter_lines())
             server.send_signal(signal.SIGINT)
             server.wait(120)
-
-
-@contextmanager
-def running(folder: Path, errors: int, *flags: str) -> Iterator[tuple[Any, str]]:
-    """A server in a process of its own at a free port, and the address that it prints."""
-    command = [sys.executable, "-m", "linattn_models.serving", str(folder), "--port", "0"]
-    server = subprocess.Popen([*command, *flags], stdout=PIPE, stderr=errors, text=True)
-    try:
-        address = server.stdout.readline().strip() if server.stdout else ""
-        while True:
-            try:
-                httpx2.get(f"{address}/health")
-                break
-            except httpx2.ConnectError:
-                assert server.poll() is None
-                time.sleep(0.1)
-        yield server, address
-    finally:
-        server.kill()
-        server.communicate()
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-_NEEDED = ("fastapi", "jinja2", "prometheus_client", "pydantic", "tyro", "uvicorn")
+_NEEDED = ("fastapi", "fsspec", "jinja2", "prometheus_client", "pydantic", "tyro", "uvicorn")
 _missing = [name for name in _NEEDED if find_spec(name) is None]
 if _missing:
     raise ImportError(

@@ -1,7 +1,7 @@
 """Serve a saved model: `python -m linattn_models.serving MODEL`.
 
 The model answers POST /v1/completions and /v1/chat/completions, in OpenAI's format; see
-`linattn_models.serving.create_app`.
+`linattn_models.serving.create_app`. With --replicas, Ray Serve runs several of this server.
 """
 
 from __future__ import annotations
@@ -11,54 +11,37 @@ import copy
 import dataclasses
 import socket
 import sys
-from pathlib import Path
+import threading
 from typing import Literal
 
 import tyro
 import uvicorn
 
-from linattn_core.decoder_spec import CannotCompile
 from linattn_core.errors import expected
-from linattn_models.decoding import CompiledDecoder, ContinuousBatch, compile_decoder
-from linattn_models.saving import load
-from linattn_models.serving.app import create_app
-from linattn_models.serving.chat import read_template
-from linattn_models.tokens.autoregressive import AutoregressiveTransformer
+from linattn_models.serving.command import Served
 
 # Seconds for what has not ended when the server is interrupted.
 PATIENCE = 5
 
 
 @dataclasses.dataclass(frozen=True)
-class Flags:
+class Flags(Served):
     """Which model, where, and for how many clients."""
 
-    model: tyro.conf.Positional[Path]
-    """Folder that `linattn_models.save` wrote, or that of a training run."""
-    name: str | None = None
-    """The model's name for clients; by default the folder's."""
     host: str = "127.0.0.1"
     """The address to listen at."""
     port: int = 8000
     """The port to listen at; 0: a free one."""
-    max_num_seqs: int = 64
-    """Sequences that are stepped together."""
-    max_num_batched_tokens: int | None = None
-    """Tokens that a step may read; by default max_num_seqs + 48."""
-    queue: int = 256
-    """Requests that may wait."""
-    decoder: Literal["auto", "eager", "compiled"] = "auto"
-    """What steps: the model itself, a compiled decoder, or that where it can be compiled."""
-    weights: Literal["float32", "bfloat16", "int8"] = "float32"
-    """The dtype of a compiled decoder's matrices; others than float32 need one."""
-    api_key: str | None = None
-    """What clients have to send as a bearer token; @FILE reads it from a file."""
-    allowed_origin: tuple[str, ...] = ()
-    """Sites whose pages may send requests from browsers, such as https://example.org; "*": all."""
     root_path: str = ""
     """The prefix under which a proxy serves all this, and which it removes."""
     log_level: Literal["error", "warning", "info"] = "info"
     """What stderr shows; info: a line for each answer, too."""
+    replicas: int = 0
+    """Servers that Ray Serve runs behind the address; 0: this process, without Ray."""
+    max_replicas: int | None = None
+    """The most servers, where many requests come; by default --replicas."""
+    replica_cpus: float = 1.0
+    """Processors of each."""
 
 
 def main(flags: Flags) -> None:
@@ -66,25 +49,31 @@ def main(flags: Flags) -> None:
     if not 0 <= flags.port < 1 << 16:
         raise ValueError(expected("--port", "a number in 0..65535", flags.port))
     with bind(flags.host, flags.port) as listener:
-        serve(flags, listener)
+        if not flags.replicas:
+            serve(flags, listener)
+            return
+        host, port = listener.getsockname()[:2]
+        address = address_of(listener)
+    from linattn_models.serving import ray  # with the extra [ray] alone
+
+    application = ray.make_application(
+        flags, flags.replicas, flags.max_replicas, flags.replica_cpus
+    )
+    places = {"host": host, "port": port, "root_path": flags.root_path}
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        ray.running(application, **places, log_level=flags.log_level),
+    ):
+        print(address, flush=True)
+        threading.Event().wait()
 
 
 def serve(flags: Flags, listener: socket.socket) -> None:
     """Serves the model at a socket that is bound."""
-    batch = ContinuousBatch(make_decoder(flags), flags.max_num_seqs, flags.max_num_batched_tokens)
-    name = flags.model.resolve().name if flags.name is None else flags.name
-    app = create_app(
-        batch,
-        flags.queue,
-        name=name,
-        chat=read_template(flags.model),
-        api_key=read_key(flags.api_key),
-        allowed_origins=flags.allowed_origin,
-    )
     logging = copy.deepcopy(uvicorn.config.LOGGING_CONFIG)
     logging["handlers"]["access"]["stream"] = "ext://sys.stderr"  # stdout has the address alone
     config = uvicorn.Config(
-        app,
+        flags.create_app(),
         log_config=logging,
         log_level=flags.log_level,
         root_path=flags.root_path,
@@ -93,11 +82,6 @@ def serve(flags: Flags, listener: socket.socket) -> None:
     print(address_of(listener), flush=True)
     with contextlib.suppress(KeyboardInterrupt):
         uvicorn.Server(config).run([listener])
-
-
-def read_key(key: str | None) -> str | None:
-    """The key of the flag, or in its file."""
-    return Path(key[1:]).read_text().strip() if key is not None and key[:1] == "@" else key
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -122,24 +106,6 @@ def address_of(listener: socket.socket) -> str:
     """The URL of a bound socket."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def make_decoder(flags: Flags) -> CompiledDecoder | AutoregressiveTransformer:
-    """The saved model, compiled where the flags ask for it."""
-    model = load(flags.model).eval()
-    if not isinstance(model, AutoregressiveTransformer):
-        wanted = "an AutoregressiveTransformer"
-        raise TypeError(expected(str(flags.model), wanted, f"a {type(model).__name__}"))
-    if flags.decoder == "eager":
-        if flags.weights != "float32":
-            raise ValueError(expected("--weights", "a compiled decoder", "--decoder eager"))
-        return model
-    try:
-        return compile_decoder(model, flags.weights)
-    except CannotCompile:
-        if flags.decoder == "compiled" or flags.weights != "float32":
-            raise
-        return model
 
 
 if __name__ == "__main__":

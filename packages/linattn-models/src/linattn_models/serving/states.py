@@ -135,7 +135,9 @@ def make_id() -> str:
 
 def unknown_id(name: str) -> ValueError:
     """The error for an id that is not kept, or no longer."""
-    return ValueError(expected("state", "the id of a state that is kept", quote(name), "begin again"))
+    return ValueError(
+        expected("state", "the id of a state that is kept", quote(name), "begin again")
+    )
 
 
 def read_bytes(content: bytes) -> DecodingState:

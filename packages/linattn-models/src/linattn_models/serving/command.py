@@ -1,0 +1,89 @@
+"""What is served: a saved model as an application, for one process or for each replica."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+import tyro
+from fastapi import FastAPI
+
+from linattn_core.decoder_spec import CannotCompile
+from linattn_core.errors import expected
+from linattn_models.decoding import CompiledDecoder, ContinuousBatch, compile_decoder
+from linattn_models.saving import load
+from linattn_models.serving.app import create_app
+from linattn_models.serving.chat import read_template
+from linattn_models.serving.shared import SharedStates
+from linattn_models.tokens.autoregressive import AutoregressiveTransformer
+
+
+@dataclasses.dataclass(frozen=True)
+class Served:
+    """A saved model, and for whom."""
+
+    model: tyro.conf.Positional[Path]
+    """Folder that `linattn_models.save` wrote, or that of a training run."""
+    name: str | None = None
+    """The model's name for clients; by default the folder's."""
+    max_num_seqs: int = 64
+    """Sequences that are stepped together."""
+    max_num_batched_tokens: int | None = None
+    """Tokens that a step may read; by default max_num_seqs + 48."""
+    queue: int = 256
+    """Requests that may wait."""
+    decoder: Literal["auto", "eager", "compiled"] = "auto"
+    """What steps: the model itself, a compiled decoder, or that where it can be compiled."""
+    weights: Literal["float32", "bfloat16", "int8"] = "float32"
+    """The dtype of a compiled decoder's matrices; others than float32 need one."""
+    state_store: str | None = None
+    """The folder or URL where servers share states, such as s3://bucket/states; by default in
+    memory."""
+    store_seconds: int = 86_400
+    """Seconds after which a state in the store is removed."""
+    store_bytes: int = 1 << 34
+    """Bytes of the store; the oldest states are removed."""
+    api_key: str | None = None
+    """What clients have to send as a bearer token; @FILE reads it from a file."""
+    allowed_origin: tuple[str, ...] = ()
+    """Sites whose pages may send requests from browsers, such as https://example.org; "*": all."""
+
+    def create_app(self) -> FastAPI:
+        """Loads the model."""
+        store = None
+        if self.state_store is not None:
+            store = SharedStates(self.state_store, self.store_seconds, self.store_bytes)
+        batch = ContinuousBatch(make_decoder(self), self.max_num_seqs, self.max_num_batched_tokens)
+        return create_app(
+            batch,
+            self.queue,
+            name=self.model.resolve().name if self.name is None else self.name,
+            chat=read_template(self.model),
+            api_key=_read_key(self.api_key),
+            allowed_origins=self.allowed_origin,
+            states=store,
+        )
+
+
+def make_decoder(served: Served) -> CompiledDecoder | AutoregressiveTransformer:
+    """The saved model, compiled where that is asked for."""
+    model = load(served.model).eval()
+    if not isinstance(model, AutoregressiveTransformer):
+        wanted = "an AutoregressiveTransformer"
+        raise TypeError(expected(str(served.model), wanted, f"a {type(model).__name__}"))
+    if served.decoder == "eager":
+        if served.weights != "float32":
+            raise ValueError(expected("--weights", "a compiled decoder", "--decoder eager"))
+        return model
+    try:
+        return compile_decoder(model, served.weights)
+    except CannotCompile:
+        if served.decoder == "compiled" or served.weights != "float32":
+            raise
+        return model
+
+
+def _read_key(key: str | None) -> str | None:
+    """The key itself, or that in its file."""
+    return Path(key[1:]).read_text().strip() if key is not None and key[:1] == "@" else key

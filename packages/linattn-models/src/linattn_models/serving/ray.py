@@ -1,0 +1,119 @@
+"""Replicas of a server by Ray Serve, with the extra [ray]; see `python -m linattn_models.serving`.
+
+A replica is a process with the application of `create_app`. All of them share a store of states.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+from fastapi import FastAPI
+
+from linattn_core.errors import expected
+from linattn_models.basics.validation import at_least
+from linattn_models.serving.command import Served
+from linattn_models.weights.model_files import CONFIG_FILE, find_model, read_model_config
+
+if find_spec("ray") is None:
+    raise ImportError(
+        "linattn_models.serving.ray needs ray; install linattn-models with its extra [ray]."
+    )
+
+import ray
+from ray import serve
+
+NAME = "linattn"
+# Seconds for what has not ended when a replica is stopped.
+PATIENCE = 5
+
+
+def make_application(
+    served: Served, replicas: int, max_replicas: int | None = None, cpus: float = 1.0
+) -> serve.Application:
+    """An application for `serve.run`, whose replicas load the model.
+
+    Args:
+        served: with a state_store that all replicas see, so that each continues all conversations.
+        replicas: that always run.
+        max_replicas: that run while each has more than served.max_num_seqs requests; by default as
+            many.
+        cpus: processors that each takes of Ray's.
+
+    Raises:
+        ValueError: no state_store, or numbers out of range.
+        FileNotFoundError: no model.
+    """
+    if served.state_store is None:
+        advice = "each conversation is continued by any replica"
+        raise ValueError(expected("state_store", "a folder or URL", None, advice))
+    replicas = at_least("replicas", replicas, 1)
+    most = replicas if max_replicas is None else at_least("max_replicas", max_replicas, replicas)
+    read_model_config(find_model(served.model) / CONFIG_FILE)
+    served = _for_any_folder(served)
+
+    def create_app() -> FastAPI:
+        return served.create_app()
+
+    class Server:
+        """A replica; `app` is that of Ray's class that derives from it."""
+
+        app: FastAPI
+
+        def check_health(self) -> None:
+            """Lets Ray replace a replica that takes no more requests."""
+            if not self.app.state.engine.is_alive:
+                raise RuntimeError("the server has stopped")
+
+    return serve.deployment(
+        serve.ingress(create_app)(Server),
+        name="Server",
+        max_ongoing_requests=served.max_num_seqs + served.queue,
+        graceful_shutdown_timeout_s=PATIENCE,
+        autoscaling_config={
+            "min_replicas": replicas,
+            "initial_replicas": replicas,
+            "max_replicas": most,
+            "target_ongoing_requests": served.max_num_seqs,
+        },
+        ray_actor_options={"num_cpus": cpus},
+    ).bind()
+
+
+@contextlib.contextmanager
+def running(
+    application: serve.Application,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    root_path: str = "",
+    log_level: str = "info",
+) -> Iterator[None]:
+    """Runs an application on the Ray cluster that there is, or on one of its own, until the end.
+
+    Raises:
+        RuntimeError: the replicas do not start.
+    """
+    ray.init(ignore_reinit_error=True, log_to_driver=log_level == "info")
+    try:
+        serve.start(http_options={"host": host, "port": port, "root_path": root_path})
+        logs = {"log_level": log_level.upper(), "enable_access_log": log_level == "info"}
+        serve.run(application, name=NAME, logging_config=logs)
+        yield
+    finally:
+        serve.delete(NAME)
+        ray.shutdown()
+
+
+def _for_any_folder(served: Served) -> Served:
+    """The same for processes that start in other folders."""
+    store, key = served.state_store, served.api_key
+    if store is not None and "://" not in store:
+        store = str(Path(store).resolve())
+    if key is not None and key[:1] == "@":
+        key = f"@{Path(key[1:]).resolve()}"
+    name = served.model.resolve().name if served.name is None else served.name
+    return replace(served, model=served.model.resolve(), name=name, state_store=store, api_key=key)
