@@ -3,26 +3,91 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.utils._pytree as pytree
 from torch.autograd import forward_ad
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from linattn_core import LinearAttentionState, linear_attention
+from linattn_core import LinearAttentionState, linear_attention, linear_attention_step
 from linattn_core.torch_private import (
     find_observer,
     outside_every_mode,
     register_dataclass,
     version_of,
 )
+
+
+def test_an_import_leaves_the_compiler_alone() -> None:
+    """With torch.compiler.assume_constant_result, it would import it; DTensor takes long, too."""
+    program = "import sys, linattn_core; print(*sys.modules)"
+    printed = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert not {"torch._dynamo", "torch.distributed.tensor"} & {*printed.stdout.split()}
+
+
+@pytest.fixture
+def one_rank() -> Iterator[DeviceMesh]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield init_device_mesh("cpu", (1,))
+    finally:
+        dist.destroy_process_group()
+
+
+def test_divided_calls_differ_by_all_arguments(one_rank: DeviceMesh) -> None:
+    """Without register_sharding, DTensor would take one call's results for those of another."""
+    x = torch.randn(2, 2, 5, 3, requires_grad=True)
+    divided = distribute_tensor(x.detach(), one_rank, [Shard(1)]).requires_grad_()
+    mask, lengths = torch.arange(5) < torch.tensor([[4], [2]]), torch.tensor([4, 2])
+    calls: list[dict[str, Any]] = [
+        {}, {"return_state": True}, {"return_normalizer": True}, {"eps": 1.0},
+        {"key_lengths": lengths}, {"attn_mask": mask}, {"feature_map": "relu"},
+    ]  # fmt: skip
+    for options in calls:
+        for_all = {
+            name: distribute_tensor(value, one_rank) if isinstance(value, torch.Tensor) else value
+            for name, value in options.items()
+        }
+        wanted = pytree.tree_leaves(linear_attention(x, x, x, is_causal=True, **options))
+        got = pytree.tree_leaves(
+            linear_attention(divided, divided, divided, is_causal=True, **for_all)
+        )
+        wanted += torch.autograd.grad(wanted[0].sum(), x)
+        got += torch.autograd.grad(got[0].sum(), divided)
+        for ours, whole in zip(got, wanted, strict=True):
+            torch.testing.assert_close(ours.full_tensor(), whole)
+    state = LinearAttentionState.zeros(2, 2, 3, 3)
+    own = LinearAttentionState(*(distribute_tensor(y, one_rank, [Shard(0)]) for y in state))
+    gradients = []
+    for y, before in ((x, state), (divided, own)):
+        out, _ = linear_attention_step(y[:, :, 0], y[:, :, 1], y[:, :, 2], before)
+        gradients += torch.autograd.grad(out.square().sum(), y)
+    torch.testing.assert_close(gradients[1].full_tensor(), gradients[0])
+
+
+def test_divided_calls_compile(one_rank: DeviceMesh) -> None:
+    x = distribute_tensor(torch.randn(2, 2, 5, 3), one_rank, [Shard(0)])
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def attend(x: torch.Tensor) -> torch.Tensor:
+        return linear_attention(x, x, x, is_causal=True)
+
+    torch.testing.assert_close(attend(x).full_tensor(), attend(x.full_tensor()))
 
 
 def test_an_exported_state_is_saved_under_its_registered_name(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from . import context_worker, models_worker, training_worker
+from . import context_worker, models_worker, tensor_worker, training_worker
 from .ranks import on_ranks
 
 
@@ -25,14 +25,15 @@ def test_parts_together_are_the_whole(ranks: int, seeds: range, tmp_path: Path) 
     trains = ranks != 3  # which share no batch of 8
     if trains:
         training_worker.make_runs_of_one(tmp_path)
-    on_ranks(ranks, check_everything, ranks, seeds, tmp_path if trains else None)
+    on_ranks(ranks, check_everything, ranks, seeds, tmp_path, trains)
     if trains:
         training_worker.check_end_of_chain(tmp_path)
 
 
-def check_everything(rank: int, ranks: int, seeds: range, folder: Path | None) -> None:
+def check_everything(rank: int, ranks: int, seeds: range, folder: Path, trains: bool) -> None:
     """What each rank does."""
     context_worker.check_operator(rank, ranks, seeds)
     models_worker.check_parts(rank, ranks)
-    if folder is not None:
+    tensor_worker.check_tensor_parallel(ranks, folder / "divided")
+    if trains:
         training_worker.check_training(rank, ranks, folder)

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.utils._pytree as pytree
@@ -24,6 +24,7 @@ if torch.distributed.is_available():
     from torch.distributed.distributed_c10d import GroupName
 
 R = TypeVar("R")
+Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def register_namedtuple(kind: type[tuple[object, ...]], name: str) -> None:
@@ -46,6 +47,31 @@ def register_dataclass(kind: type, name: str, without: Sequence[str] = ()) -> No
         kind, field_names=names, drop_field_names=[*without], serialized_type_name=name
     )
     torch.serialization.add_safe_globals([kind])
+
+
+def constant_in_graphs(function: Function) -> Function:
+    """Tells a compiler to call `function` while it traces, and to go on with what it returns.
+
+    torch.compiler.assume_constant_result does just this, but imports the compiler for it: that
+    takes longer than the import of torch.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+def register_sharding(
+    operator: Any, rule: Callable[..., Sequence[tuple[list[Any], list[Any]]]]
+) -> None:
+    """Registers an operator's rule with DTensor; see torch's `register_sharding`.
+
+    DTensor keeps answers for calls that are alike in their tensors and, by torch's function, their
+    integers; here all arguments count, also flags, names and which tensors there are.
+    """
+    from torch.distributed.tensor import DTensor, experimental
+
+    experimental.register_sharding(operator)(rule)
+    propagator = DTensor._op_dispatcher.sharding_propagator
+    propagator.op_to_schema_info[operator].static_argnum = 0
 
 
 def outside_every_mode(make: Callable[[], R]) -> R:
@@ -101,7 +127,7 @@ def _has_tangent(x: Tensor | None) -> bool:
 
 
 # Dynamo would assume that torch's answer is always False.
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_in_graphs
 def _is_exporting() -> bool:
     return torch.onnx.is_in_onnx_export()
 

@@ -15,7 +15,7 @@ from linattn_core.feature_maps.elementwise import Elementwise
 from linattn_core.feature_maps.hedgehog import Hedgehog
 from linattn_core.feature_maps.polynomial import Polynomial, Taylor
 from linattn_core.feature_maps.random_features import Favor, RandomFourier
-from linattn_core.torch_private import outside_every_mode
+from linattn_core.torch_private import constant_in_graphs, outside_every_mode
 
 # A factory takes head_dim and its own options by keyword.
 Factory = Callable[..., FeatureMap]
@@ -114,7 +114,7 @@ _shared: dict[tuple[str, int], FeatureMap] = {}
 
 
 # Runs while a graph is traced, without becoming part of the graph.
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_in_graphs
 def _make_shared(name: str, head_dim: int) -> bool:
     if (name, head_dim) not in _shared:
         _shared[name, head_dim] = outside_every_mode(partial(_seeded_and_fixed, name, head_dim))

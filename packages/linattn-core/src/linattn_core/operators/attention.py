@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from linattn_core.calls import AttentionCall, Output
-from linattn_core.operators import direct, exported
-from linattn_core.operators.attention_backward import attention_backward
+from linattn_core.operators import direct, exported, sharding
+from linattn_core.operators.attention_backward import BEFORE_CALL, attention_backward
 from linattn_core.operators.gradients import GRADIENTS
 from linattn_core.operators.library import (
     Flat,
@@ -68,7 +68,7 @@ def _context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> N
     tensors, ctx.others = split_arguments(inputs)
     call = _FLAT.unpack(inputs[:-1])
     ctx.state_used, ctx.normalizer_used = call.return_state, call.return_normalizer
-    ctx.set_materialize_grads(call.return_state)
+    ctx.set_materialize_grads(False)  # zeros that torch makes are never DTensors
     # Causal gradients compute S again from the initial state; others read the sums over the keys.
     sums = (None, None) if call.is_causal else (s, z)
     ctx.save_for_backward(out, normalizer, *sums, *tensors)
@@ -77,8 +77,8 @@ def _context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> N
 def _autograd(
     ctx: Any,
     grad_out: Tensor | None,
-    grad_s: Tensor,
-    grad_z: Tensor,
+    grad_s: Tensor | None,
+    grad_z: Tensor | None,
     grad_normalizer: Tensor | None,
 ) -> tuple[Tensor | None, ...]:
     # Read only once: activation checkpointing frees them when they are first read.
@@ -89,12 +89,26 @@ def _autograd(
         call._replace(wanted_gradients=_FLAT.fields(ctx.needs_input_grad)),
         Output(out, normalizer, pair(*sums)),
         torch.zeros_like(out) if grad_out is None else grad_out,
-        LinearAttentionState(grad_s, grad_z) if ctx.state_used else None,
+        _state_gradient(grad_s, grad_z, call.value_dim) if ctx.state_used else None,
         ctx.others[-1],
         grad_normalizer if ctx.normalizer_used else None,
     )
     by_name = dict(zip(GRADIENTS.names, GRADIENTS.pack(gradients), strict=True))
     return (*(by_name.get(name) for name in _FLAT.names), None)
+
+
+def _state_gradient(
+    grad_s: Tensor | None, grad_z: Tensor | None, value_dim: int
+) -> LinearAttentionState | None:
+    """The upstream gradient of a state; None if neither S nor z has one."""
+    if grad_s is None and grad_z is None:
+        return None
+    if grad_s is None:
+        assert grad_z is not None
+        grad_s = grad_z.new_zeros(*grad_z.shape, value_dim)
+    if grad_z is None:
+        grad_z = grad_s.new_zeros(grad_s.shape[:-1])
+    return LinearAttentionState(grad_s, grad_z)
 
 
 _forward = register("attention_forward", _SCHEMA, _forward_kernel, _forward_shapes)
@@ -135,6 +149,8 @@ def attention(
         refuse_forward_mode()
     if observer == "onnx":
         return _select_results(call, *exported.attention(call))
+    if observer == "dispatcher":
+        sharding.prepare(BEFORE_CALL)
     call = call._replace(requires_grad=call.requires_grad or is_tracing())
     arguments = (*_FLAT.pack(call), backend)
     if observer in ("func", "vmap"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -10,7 +11,8 @@ from torch import Tensor
 from linattn_core import pointwise, registry
 from linattn_core.autocast import in_full_precision, without_autocast
 from linattn_core.calls import StepCall
-from linattn_core.operators import exported
+from linattn_core.operators import exported, sharding
+from linattn_core.operators.attention_backward import BEFORE_CALL
 from linattn_core.operators.library import Flat, register
 from linattn_core.operators.transforms import (
     make_transformable,
@@ -62,23 +64,30 @@ def _shapes(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
 def _context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     call = _FLAT.unpack(inputs[:-1])
     decays = (None, None, None) if call.log_decay is None else (call.log_decay, *call.state)
+    ctx.set_materialize_grads(False)  # zeros that torch makes are never DTensors
     ctx.save_for_backward(call.query, call.key, call.value, *output[1:], *decays)
     ctx.feature_map, ctx.eps, ctx.normalize = call.feature_map, call.eps, call.normalize
 
 
 def _step_autograd(
-    ctx: Any, grad_out: Tensor, grad_s: Tensor, grad_z: Tensor
+    ctx: Any, grad_out: Tensor | None, grad_s: Tensor | None, grad_z: Tensor | None
 ) -> tuple[Tensor | None, ...]:
+    saved = ctx.saved_tensors  # read once: activation checkpointing frees them then
+    query, _, value, s, z, *_ = saved
+    if grad_out is None:
+        grad_out = value.new_zeros(*query.shape[:2], value.shape[-1])
+    grad_s = torch.zeros_like(s) if grad_s is None else grad_s
+    grad_z = torch.zeros_like(z) if grad_z is None else grad_z
     with without_autocast(grad_out.device.type):
-        by_name = _step_gradients(ctx, grad_out, grad_s, grad_z)
+        by_name = _step_gradients(ctx, saved, grad_out, grad_s, grad_z)
     return (*map(by_name.get, _FLAT.names), None)
 
 
 def _step_gradients(
-    ctx: Any, grad_out: Tensor, grad_s: Tensor, grad_z: Tensor
+    ctx: Any, saved: Sequence[Tensor], grad_out: Tensor, grad_s: Tensor, grad_z: Tensor
 ) -> dict[str, Tensor]:
     """The chain rule of one step in differentiable operations, for any backend."""
-    query, key, value, s, z, decay, s_before, z_before = ctx.saved_tensors
+    query, key, value, s, z, decay, s_before, z_before = saved
     phi = ctx.feature_map
     q_in, k_in, v = (x.to(s.dtype) for x in (query, key, value))
     heads = s.shape[1]
@@ -125,7 +134,8 @@ def step(call: StepCall, backend: str) -> tuple[Tensor, LinearAttentionState]:
     if observer in ("func", "vmap"):
         out, s, z = _transformed(*_FLAT.pack(call), backend)
         return out, LinearAttentionState(s, z)
-    if not call.requires_grad and (observer == "nobody" or not is_tracing()):
+    sharded = observer == "dispatcher" and sharding.prepare(BEFORE_CALL)
+    if not (call.requires_grad or sharded) and (observer == "nobody" or not is_tracing()):
         call = call._replace(state=_copy_state(call.state))
         return step_(call, backend), call.state
     out, s, z = _differentiable(*_FLAT.pack(call), backend)

@@ -159,10 +159,12 @@ class LinearMixer(Mixer):
     Attributes:
         feature_map, decay, eps, backend, mesh: as for `LinearLayer`.
         window_size: w; 0 without a window.
+        own_heads: set by `TensorParallel`: which of the heads of log_gamma this rank has.
         log_gamma: (H,), the trained weight of linear attention beside a window; else None.
     """
 
     mesh: DeviceMesh | None = None
+    own_heads: slice | None = None
 
     def __init__(
         self, attention: Linear, num_heads: int, head_dim: int, is_causal: bool, **settings: Any
@@ -413,5 +415,6 @@ class LinearMixer(Mixer):
 
     def _window(self, log_decay: Tensor | None) -> Window:
         assert self.log_gamma is not None, "a layer with a window has its weight"
+        gamma = self.log_gamma if self.own_heads is None else self.log_gamma[self.own_heads]
         log_decay = constant_decay(self) if log_decay is None else log_decay
-        return Window(self.window_size, self.feature_map, self.log_gamma, self.backend, log_decay)
+        return Window(self.window_size, self.feature_map, gamma, self.backend, log_decay)

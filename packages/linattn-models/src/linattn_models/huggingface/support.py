@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from weakref import WeakSet
 
-import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from linattn_core.errors import expected
+from linattn_core.torch_private import constant_in_graphs
 
 # Configurations with a model of their own that dispatches. Classes that are defined later do not
 # change that. A search through all classes takes longer than a small layer.
@@ -16,7 +16,7 @@ _dispatching: WeakSet[type[PreTrainedConfig]] = WeakSet()
 
 
 # Its result is a constant of a traced graph, like the class that it depends on.
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_in_graphs
 def dispatches_by_name(config_class: type[PreTrainedConfig]) -> bool:
     """Whether the models of a configuration declare that they dispatch attention by name.
 

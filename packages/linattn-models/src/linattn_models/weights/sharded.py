@@ -1,4 +1,4 @@
-"""Models whose weights `fully_shard` has divided among ranks: how they are read, or refused."""
+"""Models whose weights are divided among ranks: how they are read, or refused."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, TypeVar, cast
 
+import torch
 from torch import Tensor, distributed, nn
 
 from linattn_core.errors import expected
+
+# The weights that `TensorParallel` divides the projections of a layer into.
+PARTS = ("query", "key", "value")
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -39,7 +43,11 @@ def gather_tensors(model: nn.Module) -> dict[str, Tensor]:
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    return cast(dict[str, Tensor], get_model_state_dict(model, options=options))
+    tensors = cast(dict[str, Tensor], get_model_state_dict(model, options=options))
+    for first in [name for name in tensors if f".qkv.{PARTS[0]}." in name]:
+        before, _, kind = first.rpartition(f"{PARTS[0]}.")
+        tensors[before + kind] = torch.cat([tensors.pop(f"{before}{x}.{kind}") for x in PARTS])
+    return tensors
 
 
 def require_whole(model: object) -> None:

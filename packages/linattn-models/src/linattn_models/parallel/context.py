@@ -1,8 +1,4 @@
-"""One sequence over many ranks: a style for `torch.distributed.tensor.parallel`.
-
-mesh = init_device_mesh("cpu", (data, context), mesh_dim_names=("data", "context"))
-parallelize_module(model, mesh["context"], ContextParallel())
-"""
+"""One sequence over many ranks, which exchange states of fixed size."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ParallelStyle
 
-from linattn_core.distributed.agreement import require_same
 from linattn_core.distributed.functional import check_mesh
 from linattn_core.errors import expected
 from linattn_models.attention import LinearAttention
@@ -20,6 +15,7 @@ from linattn_models.attention.base import Mixer
 from linattn_models.attention.linear import LinearMixer
 from linattn_models.ctc.recognizer import Recognizer
 from linattn_models.layers.transformer import Transformer
+from linattn_models.parallel.agreement import require_divisible
 from linattn_models.tokens.autoregressive import AutoregressiveTransformer
 
 _ADVICE = "choose linear attention without a window and with causal_block 1"
@@ -48,17 +44,10 @@ class ContextParallel(ParallelStyle):
     """
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        check_mesh("device_mesh", device_mesh)
         parts = list(module.modules())
         layers = [x for x in parts if isinstance(x, LinearMixer | LinearAttention)]
         models = [x for x in parts if isinstance(x, AutoregressiveTransformer)]
-        refusal: ValueError | None = None
-        try:
-            _check_divisible(parts, models, layers)
-        except ValueError as error:
-            refusal = error
-        own = {name: f"{tuple(x.shape)} {x.dtype}" for name, x in module.named_parameters()}
-        require_same(device_mesh.get_group(), own, refusal)
+        require_divisible(module, device_mesh, lambda: _check_divisible(parts, models, layers))
         for part in (*layers, *models):
             part.mesh = device_mesh
         return module
