@@ -41,7 +41,7 @@ from speech.corpora import BadInput, Corpus, CorpusFlags, Split
 from speech.decoding import Decoding, Search
 from speech.error_rate import evaluate
 from speech.features import Normalization
-from speech.models import TrainedRun, load_run, rebuild_recipe, require_units
+from speech.models import TrainedRun, load_run, rebuild_recipe
 from speech.training import load_speech
 from speech.transcription import Transcript, escape_unprintable, transcribe, write_picture
 
@@ -118,8 +118,7 @@ def check(flags: Flags) -> None:
 def print_errors(flags: Flags, run: TrainedRun, split: Split) -> None:
     """The errors on a split, greedy and by the search, as trained and as a recording is heard."""
     recipe = rebuild_recipe(run, flags.bad_input)
-    corpus = flags.read(recipe.corpus, flags.bad_input, recipe.utterances, recipe.units)
-    require_units(run, corpus)
+    corpus = flags.read(recipe.corpus, flags.bad_input, recipe.utterances, units=run.units)
     search = build_search(flags, run, corpus)
     print(f"{run.label}, {split}")
     figures: dict[str, float] = {}

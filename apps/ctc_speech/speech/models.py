@@ -17,7 +17,7 @@ from linattn_models.ctc import (
     CTCTransformerConfig,
 )
 from linattn_models.training import RunFolder, TrainingFlags, average_weights
-from speech.corpora import BadInput, Corpus
+from speech.corpora import BadInput
 from speech.features import Normalization
 from speech.presets import DATA_FIELDS, Recipe
 from speech.running import Prior
@@ -115,15 +115,6 @@ def rebuild_recipe(run: TrainedRun, bad_input: BadInput) -> Recipe:
     """What of a run's recipe decides its data."""
     values = {name: run.config[name] for name in DATA_FIELDS}
     return Recipe(training=TrainingFlags(1, 1), **values | {"bad_input": bad_input})
-
-
-def require_units(run: TrainedRun, corpus: Corpus) -> None:
-    """Refuses a corpus with other labels than the run was trained on."""
-    if run.units != corpus.units:
-        wanted, got = (f"{len(x.inventory)} {x.noun}s" for x in (run.units, corpus.units))
-        named = f"the {corpus.units.noun}s of {corpus.name}"
-        advice = "give the --manifest and the --lexicon of its training, if any"
-        raise ValueError(expected(named, f"the {wanted} of the run", f"{got}, others", advice))
 
 
 def _build_from(values: dict[str, Any]) -> Recognizer:

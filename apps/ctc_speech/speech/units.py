@@ -7,13 +7,13 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from linattn_core.errors import expected, quote
 from speech.lexicon import Lexicon
 from speech.words import BOUNDARY, FoundWord, find_spelled_words
 
 Labels = tuple[str, ...]
-Spell = Callable[[Sequence[str]], Labels]
 
 _KINDS = re.compile(r"phones|characters|bpe:[1-9][0-9]{0,4}")
 _NOUNS = {"phones": "phone", "characters": "character", "bpe": "piece"}
@@ -75,6 +75,29 @@ def check_units(kind: str | None) -> None:
         raise ValueError(expected("--units", wanted, quote(kind)))
 
 
+def choose_units(kind: str, lexicon: Lexicon | None, said: Sequence[Sequence[str]]) -> Units:
+    """The labels of `kind`.
+
+    Args:
+        lexicon: for phones; without one, what was said is phones.
+        said: the words of each training utterance.
+    """
+    if kind == "phones":
+        spoken = {phone for words in said for phone in words}
+        return Units(kind, tuple(sorted(spoken)) if lexicon is None else lexicon.inventory)
+    letters = {letter for words in said for word in words for letter in word}
+    # A text may have none of these.
+    letters = {x for x in letters if x != BOUNDARY and unicodedata.category(x) not in _UNWRITTEN}
+    inventory = tuple(sorted(letters | {BOUNDARY}))
+    if kind != "characters":
+        least, size = len(inventory), int(kind.partition(":")[2])
+        if size < least:
+            wanted = f"at least the {least} characters of the training part"
+            raise ValueError(expected("--units", f"{wanted}, as bpe:{least}", kind))
+        inventory = _learn_pieces([x for x in said if letters.issuperset("".join(x))], size)
+    return Units(kind, inventory)
+
+
 @dataclass(frozen=True)
 class Spelling:
     """How the words of transcripts become labels.
@@ -85,72 +108,65 @@ class Spelling:
         labels: the labels of words of which nothing is missing.
     """
 
-    units: Units
     parts: str
     owner: str
     missing: Callable[[Iterable[str]], list[str]]
-    labels: Spell
+    labels: Callable[[Sequence[str]], Labels]
 
 
-def build_spelling(kind: str, lexicon: Lexicon | None, said: Sequence[Sequence[str]]) -> Spelling:
-    """The labels of `kind`.
+def build_spelling(units: Units, lexicon: Lexicon | None) -> Spelling:
+    """Words in these labels, of a corpus or of a run.
 
-    Args:
-        lexicon: for phones; without one, what was said is phones.
-        said: the words of each training utterance, from which characters and pieces are taken.
+    Raises:
+        ValueError: a lexicon of other phones.
     """
-    if kind != "phones":
-        return _build_letters(kind, said)
-    if lexicon is not None:
-        units = Units(kind, lexicon.inventory)
-        return Spelling(units, "words", "the lexicon", lexicon.missing, lexicon.phones)
-    known = {phone for words in said for phone in words}
+    if not units.spell and lexicon is not None:
+        if lexicon.inventory != units.inventory:
+            wanted, got = (f"{len(x.inventory)} phones" for x in (units, lexicon))
+            advice = "give the --lexicon of its training, if any"
+            raise ValueError(expected("the lexicon", f"the {wanted} of the run", got, advice))
+        return Spelling("words", "the lexicon", lexicon.missing, lexicon.phones)
+    known = set(units.inventory) - {BOUNDARY}
 
     def missing(words: Iterable[str]) -> list[str]:
-        return [phone for phone in words if phone not in known]
-
-    units = Units(kind, tuple(sorted(known)))
-    return Spelling(units, "phones", "the training part", missing, tuple)
-
-
-def _build_letters(kind: str, said: Sequence[Sequence[str]]) -> Spelling:
-    letters = {letter for words in said for word in words for letter in word}
-    # A text may have none of these.
-    letters = {x for x in letters if x != BOUNDARY and unicodedata.category(x) not in _UNWRITTEN}
-
-    def missing(words: Iterable[str]) -> list[str]:
-        return [letter for word in words for letter in word if letter not in letters]
+        parts = (x for word in words for x in word) if units.spell else words
+        return [part for part in parts if part not in known]
 
     def join(words: Sequence[str]) -> Labels:
         return tuple(BOUNDARY.join(words))
 
-    inventory = tuple(sorted(letters | {BOUNDARY}))
-    if kind == "characters":
-        spelled: tuple[Labels, Spell] = inventory, join
-    else:
-        least, size = len(inventory), int(kind.partition(":")[2])
-        if size < least:
-            wanted = f"at least the {least} characters of the training part"
-            raise ValueError(expected("--units", f"{wanted}, as bpe:{least}", kind))
-        spelled = _learn_pieces([words for words in said if not missing(words)], size)
-    units = Units(kind, spelled[0])
-    return Spelling(units, "characters", "the training part", missing, spelled[1])
+    if not units.spell:
+        return Spelling("phones", "the training part", missing, tuple)
+    labels = join if units.kind == "characters" else _cut_into(units.inventory)
+    return Spelling("characters", "the training part", missing, labels)
 
 
-def _learn_pieces(said: Sequence[Sequence[str]], size: int) -> tuple[Labels, Spell]:
-    """At most `size` pieces by byte-pair encoding, and what cuts words into them."""
+def _learn_pieces(said: Sequence[Sequence[str]], size: int) -> Labels:
+    """At most `size` pieces by byte-pair encoding, in the order in which they were found."""
     try:
-        from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+        from tokenizers import trainers
     except ImportError:
         wanted, advice = "the library tokenizers", "pip install tokenizers"
         raise ValueError(expected("--units bpe:N", wanted, "none", advice)) from None
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=BOUNDARY)
+    tokenizer = _tokenizer({}, [])
     trainer = trainers.BpeTrainer(vocab_size=size, show_progress=False)
     tokenizer.train_from_iterator(map(" ".join, said), trainer)
     tokens: dict[str, int] = tokenizer.get_vocab()
+    return tuple(sorted(tokens, key=tokens.__getitem__))
 
-    def cut(words: Sequence[str]) -> Labels:
-        return tuple(tokenizer.encode(" ".join(words), add_special_tokens=False).tokens)
 
-    return tuple(sorted(tokens, key=tokens.__getitem__)), cut
+def _cut_into(pieces: Labels) -> Callable[[Sequence[str]], Labels]:
+    """What cuts words into pieces, which are joined in the order in which they were found."""
+    known = set(pieces)
+    halves = ((x[:at], x[at:]) for x in pieces for at in range(1, len(x)))
+    merges = [(left, right) for left, right in halves if left in known and right in known]
+    tokenizer = _tokenizer({piece: place for place, piece in enumerate(pieces)}, merges)
+    return lambda words: tuple(tokenizer.encode(" ".join(words), add_special_tokens=False).tokens)
+
+
+def _tokenizer(places: dict[str, int], merges: list[tuple[str, str]]) -> Any:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.BPE(vocab=places, merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=BOUNDARY)
+    return tokenizer

@@ -23,7 +23,7 @@ from speech.corpora.kaldi import read_data_folder
 from speech.corpora.synthetic import load_synthetic, spell_for_espeak
 from speech.lexicon import Lexicon, parse_lexicon, read_lexicon
 from speech.sources import Ark, Command, File
-from speech.units import build_spelling
+from speech.units import Units, build_spelling
 from tests.apps.ctc_speech.conftest import tone
 
 
@@ -242,7 +242,7 @@ def test_words_have_accents_in_each_encoding(encoding: str, tmp_path: Path) -> N
 def test_missing_words_are_all_named_or_their_utterances_counted() -> None:
     lexicon, skipped = parse_lexicon(["a AH"], "x"), Counter[str]()
     items = [Utterance(word, "s", File(Path("x")), (word,)) for word in ("a", "b", "c")]
-    spelling = build_spelling("phones", lexicon, [])
+    spelling = build_spelling(Units("phones", lexicon.inventory), lexicon)
     with pytest.raises(ValueError, match="x, b: expected words that the lexicon has, got 'b', 'c'"):
         add_labels("x", items, spelling, "refuse", skipped)
     assert [item.id for item in add_labels("x", items, spelling, "skip", skipped)] == ["a"]

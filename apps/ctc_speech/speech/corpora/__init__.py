@@ -23,7 +23,7 @@ from speech.corpora.manifest import read_manifest
 from speech.corpora.published import load_an4, load_fsdd
 from speech.corpora.synthetic import load_synthetic
 from speech.lexicon import Lexicon, read_lexicon
-from speech.units import build_spelling, check_units
+from speech.units import Units, build_spelling, check_units, choose_units
 
 __all__ = ["SPLITS", "BadInput", "Corpus", "CorpusFlags", "CorpusName", "Split", "Utterance"]
 
@@ -66,7 +66,8 @@ class CorpusFlags:
         name: CorpusName,
         bad_input: BadInput = "refuse",
         utterances: int = 2_000,
-        units: str | None = None,
+        kind: str | None = None,
+        units: Units | None = None,
     ) -> Corpus:
         """The corpus `name`.
 
@@ -74,9 +75,10 @@ class CorpusFlags:
             bad_input: whether utterances without a recording, or with words that have no labels,
                 are refused or left out.
             utterances: for training, of synthetic.
-            units: as --units takes them.
+            kind: of the labels, as --units takes it.
+            units: the labels of a run, in place of those that the training set gives.
         """
-        check_units(units)
+        check_units(kind)
         for field, corpora in USED_BY.items():
             if getattr(self, field) and name not in corpora:
                 flag, wanted = f"--{field.replace('_', '-')}", " or ".join(corpora)
@@ -92,14 +94,14 @@ class CorpusFlags:
         for split in SPLITS:
             if split not in splits:
                 splits["train"], splits[split] = hold_out(splits["train"], split)
-        spells = lexicon is None and name == "manifest"
-        kind = units or ("characters" if spells else "phones")
-        spelling = build_spelling(kind, lexicon, [item.words for item in splits["train"]])
+        kind = kind or ("characters" if lexicon is None and name == "manifest" else "phones")
+        units = units or choose_units(kind, lexicon, [item.words for item in splits["train"]])
+        spelling = build_spelling(units, lexicon)
         labeled = {
             split: add_labels(name, of, spelling, bad_input, skipped[split])
             for split, of in splits.items()
         }
-        return Corpus(name, spelling.units, labeled, skipped)
+        return Corpus(name, units, labeled, skipped)
 
     def _read_manifests(
         self, bad_input: BadInput, skipped: dict[Split, Counter[str]]

@@ -117,7 +117,8 @@ def hold_out(train: Sequence[Utterance], split: Split) -> tuple[list[Utterance],
     )
     if len(speakers) < 2:
         wanted = f"at least 2 speakers, to cut a {split} set from"
-        raise ValueError(expected("the training set", wanted, len(speakers)))
+        advice = f"give a {split} set of its own"
+        raise ValueError(expected("the training set", wanted, len(speakers), advice))
     others = set(speakers[: max(1, round(len(speakers) / _HELD_OUT_SHARE))])
     remaining = [item for item in train if item.speaker not in others]
     return remaining, [item for item in train if item.speaker in others]
