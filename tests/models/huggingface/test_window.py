@@ -20,6 +20,7 @@ from transformers import DynamicCache
 
 from linattn_core.feature_maps import Hedgehog
 from linattn_models.attention.window_states import continue_windows
+from linattn_models.attention.windows import Window
 from linattn_models.huggingface import convert, transfer_attention
 from linattn_models.huggingface.cache import CACHE
 from linattn_models.state import WindowCache
@@ -74,10 +75,8 @@ class Case(NamedTuple):
         )
 
     def result(self, start: int = 0, cache: WindowCache | None = None) -> tuple[Tensor, Any]:
-        return continue_windows(
-            *self[:4], torch.full((2,), start), cache, window_size=self.window_size,
-            feature_map=self.feature_map, log_gamma=self.log_gamma, backend="auto",
-        )  # fmt: skip
+        window = Window(self.window_size, self.feature_map, self.log_gamma)
+        return continue_windows(window, *self[:4], torch.full((2,), start), cache)
 
     def real(self, out: Tensor) -> Tensor:
         """The outputs at tokens, 0 elsewhere."""

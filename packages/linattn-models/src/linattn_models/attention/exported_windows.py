@@ -6,40 +6,31 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linattn_core import FeatureMap, linear_attention
+from linattn_core import linear_attention
 from linattn_core.state import accumulation_dtype
-from linattn_models.attention.windows import LEAST_BLOCK, share_of_linear
+from linattn_models.attention.windows import LEAST_BLOCK, Window, scale_scores, share_of_linear
 
 
 def attend_in_graph(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    *,
-    window_size: int,
-    feature_map: FeatureMap,
-    log_gamma: Tensor,
-    backend: str = "auto",
-    log_decay: Tensor | None = None,
+    window: Window, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
 ) -> Tensor:
-    """As `attend_windows` for whole sequences; the sums get keys `window_size` positions late."""
-    length = key.shape[2]
-    out, log_sum = _softmax(query, key, value, mask, window_size)
+    """As `attend_windows` for whole sequences; the sums get each key w positions late."""
+    length, size, log_decay = key.shape[2], window.size, window.log_decay
+    query, key = scale_scores(query, key)
+    out, log_sum = _softmax(query, key, value, mask, size)
     mask = query.new_ones(1, length, dtype=torch.bool) if mask is None else mask
-    if log_decay is not None and log_decay.ndim > 1:
-        log_decay = F.pad(log_decay, (window_size, 0))[:, :, :length]
-    late_key, late_value = (F.pad(x, (0, 0, window_size, 0))[:, :, :length] for x in (key, value))
+    if log_decay is not None and window.is_gated:
+        log_decay = F.pad(log_decay, (size, 0))[:, :, :length]
+    late_key, late_value = (F.pad(x, (0, 0, size, 0))[:, :, :length] for x in (key, value))
     far, normalizer = linear_attention(
-        query, late_key, late_value, is_causal=True, feature_map=feature_map, eps=0.0,
-        normalize=False,
-        attn_mask=F.pad(mask, (window_size, 0))[:, None, None, :length], return_normalizer=True,
-        enable_gqa=query.shape[1] != key.shape[1], backend=backend,
+        query, late_key, late_value, is_causal=True, feature_map=window.feature_map, eps=0.0,
+        normalize=False, attn_mask=F.pad(mask, (size, 0))[:, None, None, :length],
+        return_normalizer=True, enable_gqa=query.shape[1] != key.shape[1], backend=window.backend,
         log_decay=log_decay,
     )  # fmt: skip
     # Runtimes may lose an eps as small as that of `attend_windows`.
     far = far / torch.where(normalizer > 0, normalizer, 1.0)[..., None]
-    share = share_of_linear(query, normalizer, log_sum, feature_map, log_gamma)
+    share = share_of_linear(window, query, normalizer, log_sum)
     return torch.lerp(out.to(far), far, share[..., None].to(far))
 
 

@@ -29,7 +29,7 @@ from linattn_models.attention.blocks import (
 from linattn_models.attention.config import Linear
 from linattn_models.attention.decay import Decay
 from linattn_models.attention.rotary import Rotation
-from linattn_models.attention.windowed import Window
+from linattn_models.attention.windowed import LayerWindow
 from linattn_models.basics.packing import Packing, past_lengths
 from linattn_models.state import Cursor, LayerState, WindowCache
 from linattn_models.weights import description
@@ -413,8 +413,8 @@ class LinearMixer(Mixer):
             return exists.sum(1, keepdim=True) * cast(Tensor, constant_decay(self))
         return log_decay.masked_fill(~exists.unsqueeze(1), 0).sum(-1)
 
-    def _window(self, log_decay: Tensor | None) -> Window:
+    def _window(self, log_decay: Tensor | None) -> LayerWindow:
         assert self.log_gamma is not None, "a layer with a window has its weight"
         gamma = self.log_gamma if self.own_heads is None else self.log_gamma[self.own_heads]
         log_decay = constant_decay(self) if log_decay is None else log_decay
-        return Window(self.window_size, self.feature_map, gamma, self.backend, log_decay)
+        return LayerWindow(self.window_size, self.feature_map, gamma, self.backend, log_decay)

@@ -7,67 +7,59 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from linattn_core import FeatureMap, LinearAttentionState, linear_attention_step
+from linattn_core import LinearAttentionState, linear_attention_step
 from linattn_core.autocast import without_autocast
 from linattn_core.state import accumulation_dtype
-from linattn_models.attention.windows import EPS, attend_windows, share_of_linear
+from linattn_models.attention.windows import EPS, Window, attend_windows, share_of_linear
 from linattn_models.state import WindowCache
 
 
 def continue_windows(
+    window: Window,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     lengths: Tensor | None,
     start: Tensor,
     cache: WindowCache | None,
-    *,
-    window_size: int,
-    feature_map: FeatureMap,
-    log_gamma: Tensor,
-    backend: str,
-    log_decay: Tensor | None = None,
 ) -> tuple[Tensor, WindowCache]:
     """As `attend_windows` for the positions after a cache.
 
     Args:
+        window: its decay is that of the N positions.
         query: (B, H, N, D), without the scale of the scores.
         key, value: (B, H_kv, N, D).
         lengths: (B,) positions of each row, the others are padding on the right; None for all N.
         start: (B,) int64, the position of each row's first query.
         cache: of all positions before; None if there are none.
-        log_decay: (B, H_kv, N), or (H_kv,) for all positions; None for no decay.
 
     Returns:
         out (B, H, N, D), and the cache after each row's last position, in new memory.
     """
-    batch, kv_heads, length, dim = key.shape
-    features, mask, sums = feature_map.feature_dim(dim), None, None
-    gated = log_decay is not None and log_decay.ndim > 1
+    (batch, kv_heads, length, dim), size = key.shape, window.size
+    features, mask, sums = window.feature_map.feature_dim(dim), None, None
     places: dict[str, Any] = {"dtype": key.dtype, "device": key.device}
     if cache is None and length == 0:
-        sizes = (batch, kv_heads, window_size, features, dim)
-        return value.new_zeros(query.shape), WindowCache.zeros(*sizes, gated=gated, **places)
-    kept = _with_decay(key, log_decay)
-    every_slot = torch.arange(window_size, device=key.device)
+        sizes = (batch, kv_heads, size, features, dim)
+        empty = WindowCache.zeros(*sizes, gated=window.is_gated, **places)
+        return value.new_zeros(query.shape), empty
+    kept = _with_decay(window, key)
+    every_slot = torch.arange(size, device=key.device)
     if cache is not None:
-        times = start.unsqueeze(1) - window_size + every_slot  # (B, w), in order
-        slots = times % window_size
+        times = start.unsqueeze(1) - size + every_slot  # (B, w), in order
+        slots = times % size
         kept = torch.cat((_take(cache.keys, slots), kept), 2)
         value = torch.cat((_take(cache.values, slots), value), 2)
         mask = torch.cat((times >= 0, times.new_ones(batch, length, dtype=torch.bool)), 1)
         sums = cache.sums
-    root = dim**-0.25
-    key, log_decay = _without_decay(kept, log_decay)
-    out, sums = attend_windows(
-        query * root, key * root, value, mask, sums, lengths, window_size=window_size,
-        feature_map=feature_map, log_gamma=log_gamma, backend=backend, log_decay=log_decay,
-    )  # fmt: skip
+    key, log_decay = _without_decay(window, kept)
+    window = window._replace(log_decay=log_decay)
+    out, sums = attend_windows(window, query, key, value, mask, sums, lengths)
     if sums is None:
         sums = LinearAttentionState.zeros(batch, kv_heads, features, dim, **places)
     # The last position in each slot, and its column.
     end = (start + (length if lengths is None else lengths)).unsqueeze(1)
-    times = end - 1 - (end - 1 - every_slot) % window_size  # (B, w)
+    times = end - 1 - (end - 1 - every_slot) % size  # (B, w)
     columns = times - start.unsqueeze(1) + (key.shape[2] - length)
     written = (times >= 0)[:, None, :, None]
     keys, values = (_take(x, columns.clamp(min=0)) * written.to(x.dtype) for x in (kept, value))
@@ -97,16 +89,12 @@ class WindowSlots(NamedTuple):
 
 
 def step_windows(
+    window: Window,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     cache: WindowCache,
     slots: WindowSlots,
-    *,
-    feature_map: FeatureMap,
-    log_gamma: Tensor,
-    backend: str,
-    log_decay: Tensor | None = None,
 ) -> Tensor:
     """One position of each row, as `continue_windows`; updates the cache in place.
 
@@ -116,7 +104,6 @@ def step_windows(
     Args:
         query: (B, H, D), without the scale of the scores.
         key, value: (B, H_kv, D).
-        log_decay: (B, H_kv), or (H_kv,) for all positions; None for no decay.
 
     Returns:
         (B, H, D).
@@ -129,16 +116,16 @@ def step_windows(
     with without_autocast(keys.device.type):
         last_key, last_value = (
             _exchange(x, slots.own, new).to(dtype)
-            for x, new in ((keys, _with_decay(key, log_decay)), (values, value))
+            for x, new in ((keys, _with_decay(window, key)), (values, value))
         )
-        last_key, last_decay = _without_decay(last_key, log_decay)
+        last_key, last_decay = _without_decay(window, last_key)
 
         scaled = query.unsqueeze(2).to(dtype) * root  # (B, H, 1, D)
-        phi_query, phi_key = feature_map(scaled, last_key.unsqueeze(2) * root)
+        phi_query, phi_key = window.feature_map(scaled, last_key.unsqueeze(2) * root)
         far, _ = linear_attention_step(
             phi_query.squeeze(2), phi_key.squeeze(2), last_value, cache.sums,
             feature_map="identity", state_indices=slots.leaving, normalize=False, inplace=True,
-            enable_gqa=bool(query.shape[1] != kv_heads), backend=backend,
+            enable_gqa=bool(query.shape[1] != kv_heads), backend=window.backend,
             log_decay=last_decay,
         )  # fmt: skip
         groups = kv_heads, query.shape[1] // kv_heads
@@ -150,22 +137,20 @@ def step_windows(
         scores = scores.masked_fill(~slots.visible[:, None, None], -torch.inf)
         log_sum = scores.logsumexp(-1, keepdim=True)
         near = ((scores - log_sum).exp() @ values.to(dtype)).flatten(1, 2)
-        share = share_of_linear(scaled, normalizer, log_sum.flatten(1, 2), feature_map, log_gamma)
+        share = share_of_linear(window, scaled, normalizer, log_sum.flatten(1, 2))
         return torch.lerp(near, far / (normalizer + EPS), share).to(value.dtype)
 
 
-def _with_decay(key: Tensor, log_decay: Tensor | None) -> Tensor:
+def _with_decay(window: Window, key: Tensor) -> Tensor:
     """Keys (..., D) as a cache keeps them: each followed by log_decay (...) of its own, if any."""
-    if log_decay is None or log_decay.ndim == 1:
+    if window.log_decay is None or not window.is_gated:
         return key
-    return torch.cat((key, log_decay.unsqueeze(-1).to(key.dtype)), -1)
+    return torch.cat((key, window.log_decay.unsqueeze(-1).to(key.dtype)), -1)
 
 
-def _without_decay(keys: Tensor, log_decay: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def _without_decay(window: Window, keys: Tensor) -> tuple[Tensor, Tensor | None]:
     """The inverse for keys of a cache; a log_decay of all positions stays what it is."""
-    if log_decay is None or log_decay.ndim == 1:
-        return keys, log_decay
-    return keys[..., :-1], keys[..., -1]
+    return (keys[..., :-1], keys[..., -1]) if window.is_gated else (keys, window.log_decay)
 
 
 def _exchange(x: Tensor, slots: Tensor, new: Tensor) -> Tensor:

@@ -2,50 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from linattn_core import FeatureMap
 from linattn_core.errors import expected
 from linattn_core.torch_private import find_observer
 from linattn_models.attention.base import is_locked, is_writable
 from linattn_models.attention.exported_windows import attend_in_graph
 from linattn_models.attention.window_states import WindowSlots, continue_windows, step_windows
-from linattn_models.attention.windows import attend_windows
+from linattn_models.attention.windows import Window, attend_windows
 from linattn_models.state import Cursor, LayerState, WindowCache, of_another_model
 
 
-@dataclass(frozen=True)
-class Window:
-    """Attends by softmax to the last w keys, and linearly to those before; see `Linear`.
+class LayerWindow(Window):
+    """A window of a layer, whose methods are those of a `Mixer`."""
 
-    Attributes:
-        size: w.
-        feature_map, backend: of linear attention.
-        log_gamma: (H,), the trained weight of linear attention beside the window.
-        log_decay: of the positions of a call, (B, H_kv, N), in a step (B, H_kv); (H_kv,) for all;
-            None for no decay.
-    """
-
-    size: int
-    feature_map: FeatureMap
-    log_gamma: Tensor
-    backend: str
-    log_decay: Tensor | None
+    __slots__ = ()
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         """Query (B, H, N, D), key and value (B, H_kv, N, D) -> (B, H, N, D) in O(N w) time.
 
         A row's padding comes after all its queries, so that the lengths are not needed.
         """
-        root = query.shape[-1] ** -0.25
-        settings = {"window_size": self.size, **self._settings()}
         if torch.compiler.is_exporting():
-            return attend_in_graph(query * root, key * root, value, mask, **settings)
-        return attend_windows(query * root, key * root, value, mask, None, **settings)[0]
+            return attend_in_graph(self, query, key, value, mask)
+        return attend_windows(self, query, key, value, mask, None)[0]
 
     def attend_and_keep(
         self,
@@ -62,9 +45,7 @@ class Window:
         if cache is not None and is_locked(cache.keys):
             cache = cache.clone()
         start = cursor.rows(key.shape[0], key.device)
-        return continue_windows(
-            query, key, value, lengths, start, cache, window_size=self.size, **self._settings()
-        )
+        return continue_windows(self, query, key, value, lengths, start, cache)
 
     def attend_next(
         self, query: Tensor, key: Tensor, value: Tensor, state: LayerState, cursor: Cursor
@@ -74,11 +55,11 @@ class Window:
             self._refuse_onnx(query)
             cache = self._own_cache(state, key)
             slots = WindowSlots.at(cursor.rows(key.shape[0], key.device), self.size)
-            return step_windows(query, key, value, cache, slots, **self._settings()), state
+            return step_windows(self, query, key, value, cache, slots), state
         query, key, value = (x.unsqueeze(2) for x in (query, key, value))
         window = self
-        if self._is_gated:
-            window = replace(self, log_decay=cast(Tensor, self.log_decay).unsqueeze(2))
+        if self.is_gated:
+            window = self._replace(log_decay=cast(Tensor, self.log_decay).unsqueeze(2))
         heads, state = window.attend_and_keep(query, key, value, None, state, cursor)
         return heads.squeeze(2), state
 
@@ -89,26 +70,13 @@ class Window:
         """
         cache, (_, kv_heads, dim) = cast(WindowCache, state), key.shape
         dtypes = (self.log_gamma.dtype, key.dtype)  # inside autocast, that of its products
-        shape = (kv_heads, self.size, dim + self._is_gated)
+        shape = (kv_heads, self.size, dim + self.is_gated)
         if cache.keys.shape[1:] != shape or cache.keys.dtype not in dtypes:
             sizes = (1, kv_heads, self.size, self.feature_map.feature_dim(dim), dim)
             places: dict[str, Any] = {"dtype": self.log_gamma.dtype, "device": key.device}
-            own = WindowCache.zeros(*sizes, gated=self._is_gated, **places)
+            own = WindowCache.zeros(*sizes, gated=self.is_gated, **places)
             raise of_another_model("a layer of the state", own, cache)
         return cache
-
-    def _settings(self) -> dict[str, Any]:
-        return {
-            "feature_map": self.feature_map,
-            "log_gamma": self.log_gamma,
-            "backend": self.backend,
-            "log_decay": self.log_decay,
-        }
-
-    @property
-    def _is_gated(self) -> bool:
-        """Whether each position has a decay of its own."""
-        return self.log_decay is not None and self.log_decay.ndim > 1
 
     def _refuse_onnx(self, query: Tensor) -> None:
         if find_observer((query,)) == "onnx":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,19 +20,38 @@ EPS = 1e-30
 LEAST_BLOCK = 64
 
 
+class Window(NamedTuple):
+    """Softmax for the last w keys beside linear attention; see `Linear`.
+
+    Attributes:
+        size: w.
+        feature_map, backend: phi and the backend of linear attention.
+        log_gamma: (H,), the trained weight of linear attention beside the window.
+        log_decay: by how much the sums decay before the key of a position enters them, which is
+            when it leaves the window: of the positions of a call, (B, H_kv, L), in a step
+            (B, H_kv); (H_kv,) for all positions; None for no decay.
+    """
+
+    size: int
+    feature_map: FeatureMap
+    log_gamma: Tensor
+    backend: str = "auto"
+    log_decay: Tensor | None = None
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether each position has a decay of its own."""
+        return self.log_decay is not None and self.log_decay.ndim > 1
+
+
 def attend_windows(
+    window: Window,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     mask: Tensor | None,
     sums: LinearAttentionState | None,
     lengths: Tensor | None = None,
-    *,
-    window_size: int,
-    feature_map: FeatureMap,
-    log_gamma: Tensor,
-    backend: str = "auto",
-    log_decay: Tensor | None = None,
 ) -> tuple[Tensor, LinearAttentionState | None]:
     """Causal attention: softmax for the last w keys, linear attention for all before them.
 
@@ -41,18 +61,13 @@ def attend_windows(
         g_i = (gamma / 4) sum_f (exp(W Q_i)_f + exp(-W Q_i)_f)
 
     Args:
-        query: (B, H, N, D), with the scale of the scores.
+        window: its decay is that of P + N positions.
+        query: (B, H, N, D), without the scale of the scores.
         key, value: (B, H_kv, P + N, D) and (B, H_kv, P + N, M): the P <= w last keys before these
             queries, and their own.
         mask: (B, P + N) bool, False at keys that do not exist. They take places in the window.
         sums: over all keys before these; None if there are none.
         lengths: (B,) queries of each row, the others are padding on the right; None for all N.
-        window_size: w.
-        feature_map: phi.
-        log_gamma: (H,).
-        backend: of linear attention.
-        log_decay: (B, H_kv, P + N), or (H_kv,) for all keys: by how much the sums decay before the
-            key of a position enters them, which is when it leaves the window. None for no decay.
 
     Returns:
         out (B, H, N, M), and the sums over all keys but the last w of each row; None if there are
@@ -63,30 +78,37 @@ def attend_windows(
     length, columns = query.shape[2], key.shape[2]
     if length == 0:
         return value.new_zeros(*query.shape[:3], value.shape[3]), sums
-    out, log_sum = _softmax(query, key, value, mask, window_size)
-    first = window_size - (columns - length)
+    query, key = scale_scores(query, key)
+    out, log_sum = _softmax(query, key, value, mask, window.size)
+    first = window.size - (columns - length)
     if length <= first:
         return out, sums
     # All keys are `first` places behind these queries: each sees those before its window.
     later, count = query[:, :, first:], length - first
-    if log_decay is not None and log_decay.ndim > 1:
+    log_decay = window.log_decay
+    if log_decay is not None and window.is_gated:
         log_decay = log_decay[..., :count]
     far, normalizer, sums = linear_attention(
-        later, key[:, :, :count], value[:, :, :count], is_causal=True, feature_map=feature_map,
-        attn_mask=None if mask is None else mask[:, None, None, :count], eps=EPS,
+        later, key[:, :, :count], value[:, :, :count], is_causal=True,
+        feature_map=window.feature_map, eps=EPS,
+        attn_mask=None if mask is None else mask[:, None, None, :count],
         key_lengths=None if lengths is None else (lengths - first).clamp(min=0),
         initial_state=sums, return_normalizer=True, return_state=True,
         enable_gqa=bool(query.shape[1] != key.shape[1]),  # under torch.jit.trace a tensor
-        backend=backend, log_decay=log_decay,
+        backend=window.backend, log_decay=log_decay,
     )  # fmt: skip
-    share = share_of_linear(later, normalizer, log_sum[:, :, first:], feature_map, log_gamma)
+    share = share_of_linear(window, later, normalizer, log_sum[:, :, first:])
     joined = torch.lerp(out[:, :, first:].to(far), far, share[..., None].to(far))
     return joined if first == 0 else torch.cat((out[:, :, :first].to(far), joined), 2), sums
 
 
-def share_of_linear(
-    query: Tensor, normalizer: Tensor, log_sum: Tensor, feature_map: FeatureMap, log_gamma: Tensor
-) -> Tensor:
+def scale_scores(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys whose products have the scale of softmax, 1 / sqrt(D)."""
+    root = query.shape[-1] ** -0.25
+    return query * root, key * root
+
+
+def share_of_linear(window: Window, query: Tensor, normalizer: Tensor, log_sum: Tensor) -> Tensor:
     """The share (B, H, N) of linear attention in the weights of all keys.
 
     Args:
@@ -94,20 +116,20 @@ def share_of_linear(
         normalizer: (B, H, N), of linear attention; not above 0 where its share is 0.
         log_sum: (B, H, N), the logarithm of the normalizer of softmax.
     """
-    log_normalizer = normalizer.clamp_min(EPS).log() + _log_scale(query, feature_map, log_gamma)
+    log_normalizer = normalizer.clamp_min(EPS).log() + _log_scale(window, query)
     return torch.sigmoid(log_normalizer.masked_fill(normalizer <= 0, -torch.inf) - log_sum)
 
 
-def _log_scale(query: Tensor, feature_map: FeatureMap, log_gamma: Tensor) -> Tensor:
+def _log_scale(window: Window, query: Tensor) -> Tensor:
     """log g_i, (B, H, N) or (H, 1)."""
-    dtype = accumulation_dtype(query.dtype)
-    if not isinstance(feature_map, Hedgehog):
-        features = feature_map.feature_dim(query.shape[-1])
-        return (log_gamma.to(dtype) - math.log(features))[:, None]
+    dtype, phi = accumulation_dtype(query.dtype), window.feature_map
+    log_gamma = window.log_gamma.to(dtype)
+    if not isinstance(phi, Hedgehog):
+        return (log_gamma - math.log(phi.feature_dim(query.shape[-1])))[:, None]
     with without_autocast(query.device.type):
-        projected = query.to(dtype) @ feature_map.query_weight.to(dtype)
+        projected = query.to(dtype) @ phi.query_weight.to(dtype)
         both = torch.cat((projected, -projected), -1)
-        return both.logsumexp(-1) + (log_gamma.to(dtype) - math.log(4))[:, None]
+        return both.logsumexp(-1) + (log_gamma - math.log(4))[:, None]
 
 
 def _softmax(

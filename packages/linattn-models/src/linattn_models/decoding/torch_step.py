@@ -38,6 +38,7 @@ from linattn_core.errors import expected
 from linattn_core.feature_maps import Hedgehog
 from linattn_models.attention.rotary import Rotation, rotate, rotation_by
 from linattn_models.attention.window_states import WindowSlots, continue_windows, step_windows
+from linattn_models.attention.windows import Window
 from linattn_models.basics.packing import Packing, last_of
 from linattn_models.state import FixedState, WindowCache, zero_states
 
@@ -201,8 +202,8 @@ class TorchStep:
         log_decay: Tensor | None,
     ) -> Tensor:
         query, key, value = self._split(projected, rotation)
-        cache, settings = cast(WindowCache, states[index]), self._window_settings(index, log_decay)
-        return step_windows(query, key, value, cache, slots, **settings).flatten(1)
+        cache, window = cast(WindowCache, states[index]), self._window(index, log_decay)
+        return step_windows(window, query, key, value, cache, slots).flatten(1)
 
     def _read_sums(
         self, prompts: _Prompts, index: int, projected: Tensor, log_decay: Tensor | None
@@ -238,14 +239,13 @@ class TorchStep:
         # States are float32, and so are the keys that the windows keep.
         query, key, value, *more = (x.float().transpose(1, 2) for x in parts)  # (B, H, N, D)
         attended, state = continue_windows(
+            self._window(index, *more or [log_decay]),
             query,
             key,
             value,
             None if packing is None else packing.lengths,
             prompts.start,
             None if past is None else cast(WindowCache, past[index]),
-            window_size=self.model.window_size,
-            **self._window_settings(index, *more or [log_decay]),
         )
         prompts.after.append(state)
         attended = attended.transpose(1, 2).flatten(2)
@@ -272,14 +272,11 @@ class TorchStep:
             "backend": self.backend,
         }
 
-    def _window_settings(self, index: int, log_decay: Tensor | None) -> dict[str, Any]:
-        """The arguments of attention with a window in a layer."""
-        return {
-            "feature_map": self._maps[index],
-            "log_gamma": self.model.layers[index].log_gamma,
-            "log_decay": log_decay,
-            "backend": self.backend,
-        }
+    def _window(self, index: int, log_decay: Tensor | None) -> Window:
+        """The window of a layer."""
+        log_gamma = cast(Tensor, self.model.layers[index].log_gamma)
+        size, feature_map = self.model.window_size, self._maps[index]
+        return Window(size, feature_map, log_gamma, self.backend, log_decay)
 
 
 def _map_of(model: DecoderDescription, layer: DecoderLayer) -> FeatureMap:

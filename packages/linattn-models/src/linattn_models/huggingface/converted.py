@@ -16,7 +16,7 @@ from linattn_core.errors import expected
 from linattn_core.feature_maps import Hedgehog
 from linattn_core.feature_maps.registry import shared_feature_map
 from linattn_models.attention.window_states import continue_windows
-from linattn_models.attention.windows import attend_windows
+from linattn_models.attention.windows import Window, attend_windows
 from linattn_models.huggingface.cache import CACHE, OLD_NAME, StateLayer, state_layer
 from linattn_models.huggingface.decays import Decay, log_decay
 from linattn_models.huggingface.interface import Call, refuse_decay, register_function
@@ -206,22 +206,16 @@ class ConvertedAttention(nn.Module):
         """With padding at the end of each row, where windows leave it out; updates a state."""
         padding = Padding() if call.mask is None else Padding.of_mask(call.mask[:, 0, 0])
         query, key, value = (padding.to_the_end(x, 2) for x in (call.query, call.key, call.value))
-        settings: dict[str, Any] = {
-            "window_size": self.window_size, "feature_map": self.feature_map,
-            "log_gamma": self.log_gamma, "backend": "auto",
-        }  # fmt: skip
+        window = Window(self.window_size, self.feature_map, cast(Tensor, self.log_gamma))
         if layer is None:
-            root = query.shape[-1] ** -0.25
-            out, _ = attend_windows(query * root, key * root, value, None, None, **settings)
+            out, _ = attend_windows(window, query, key, value, None, None)
         else:
             batch, length = query.shape[0], query.shape[2]
             start, lengths = layer.tokens, padding.lengths
             if start is None:
                 start = torch.zeros(batch, dtype=torch.int64, device=query.device)
             cache = cast(WindowCache | None, layer.state)
-            out, layer.state = continue_windows(
-                query, key, value, lengths, start, cache, **settings
-            )
+            out, layer.state = continue_windows(window, query, key, value, lengths, start, cache)
             layer.tokens = start + (length if lengths is None else lengths)
         return padding.back(out, 2)
 
