@@ -79,7 +79,7 @@ def attend_windows(
     if length == 0:
         return value.new_zeros(*query.shape[:3], value.shape[3]), sums
     query, key = scale_scores(query, key)
-    out, log_sum = _softmax(query, key, value, mask, window.size)
+    out, log_sum = softmax_windows(query, key, value, mask, window.size)
     first = window.size - (columns - length)
     if length <= first:
         return out, sums
@@ -132,17 +132,19 @@ def _log_scale(window: Window, query: Tensor) -> Tensor:
         return both.logsumexp(-1) + (log_gamma - math.log(4))[:, None]
 
 
-def _softmax(
+def softmax_windows(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, size: int
 ) -> tuple[Tensor, Tensor]:
     """Softmax of each query over its window (B, H, N, M), and its log normalizer (B, H, N)."""
     (batch, heads, length, _), (kv_heads, columns) = query.shape, key.shape[1:3]
-    if torch.compiler.is_compiling() and length > 1:
+    if torch.compiler.is_exporting() or (torch.compiler.is_compiling() and length > 1):
         block = LEAST_BLOCK  # sizes that depend on the length would be compiled for each length
     else:
         size = min(size, columns)
         block = min(length, max(size, LEAST_BLOCK))
     blocks, span = -(-length // block), size - 1 + block
+    if torch.compiler.is_exporting():
+        blocks += 1  # one more than needed: see reference.chunked_form
     # The first column is that of the first query's window: columns are added, or left out.
     left, right = size - 1 - (columns - length), blocks * block - length
     rows = (
@@ -158,7 +160,8 @@ def _softmax(
         scores = (rows.to(dtype) @ key.to(dtype).mT).unflatten(3, (heads // kv_heads, block))
         if mask is not None or block > 1:
             mask = query.new_ones(1, columns, dtype=torch.bool) if mask is None else mask
-            visible = _visible(F.pad(mask, (left, right)).unfold(1, span, block), size)
+            columns = _in_blocks(mask[:, None, :, None], left, right, span, block)
+            visible = _visible(columns[:, 0, ..., 0], size)
             scores = scores.masked_fill(~visible[:, None, :, None], -torch.inf)
         largest = scores.detach().amax(-1, keepdim=True)  # cancels, and so do its gradients
         weights = (scores - largest).exp()
@@ -175,7 +178,7 @@ def _softmax(
 
 def _pad(x: Tensor, left: int, right: int) -> Tensor:
     """x (B, H, L, D) with more or, where a number is below 0, fewer positions at its ends."""
-    if left > 0 or right > 0:
+    if torch.compiler.is_exporting() or left > 0 or right > 0:
         return F.pad(x, (0, 0, left, right))
     return x[:, :, -left:]  # a view: a step of one token copies nothing
 
@@ -183,6 +186,9 @@ def _pad(x: Tensor, left: int, right: int) -> Tensor:
 def _in_blocks(x: Tensor, left: int, right: int, span: int, block: int) -> Tensor:
     """The columns of each block, (B, H_kv, blocks, span, ...)."""
     x = _pad(x, left, right)
+    if torch.compiler.is_exporting():  # a graph that fits all lengths compares no sizes
+        first = torch.arange(0, x.shape[2] - span + 1, block, device=x.device)
+        return x[:, :, first[:, None] + torch.arange(span, device=x.device)]
     return x[:, :, None] if x.shape[2] == span else x.unfold(2, span, block).transpose(3, 4)
 
 
