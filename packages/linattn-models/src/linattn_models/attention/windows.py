@@ -160,8 +160,8 @@ def softmax_windows(
         scores = (rows.to(dtype) @ key.to(dtype).mT).unflatten(3, (heads // kv_heads, block))
         if mask is not None or block > 1:
             mask = query.new_ones(1, columns, dtype=torch.bool) if mask is None else mask
-            columns = _in_blocks(mask[:, None, :, None], left, right, span, block)
-            visible = _visible(columns[:, 0, ..., 0], size)
+            exists = _in_blocks(mask[:, None, :, None], left, right, span, block)
+            visible = _visible(exists[:, 0, ..., 0], size)
             scores = scores.masked_fill(~visible[:, None, :, None], -torch.inf)
         largest = scores.detach().amax(-1, keepdim=True)  # cancels, and so do its gradients
         weights = (scores - largest).exp()
