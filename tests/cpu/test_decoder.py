@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import linattn_cpu
-from linattn_core.decoder_spec import DecoderDescription
+from linattn_core.decoder_spec import CannotCompile, DecoderDescription, Sampler
 from linattn_cpu.decoder import CpuDecoder, refuses_decoder
 from linattn_models import MixtureOfLogistics, compile_decoder
 from tests.models.decoding.decoders import draw_again
@@ -167,6 +167,21 @@ def test_models_and_weights_that_it_does_not_know_are_refused() -> None:
         ({"norm": double}, "float64"),
     ):
         assert named in str(refuses_decoder(dataclasses.replace(good, **change), "float32"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "choices", "channels"),
+    [("categorical", 1, 0), ("categorical", -1, 0), ("categorical", 0, 2),
+     ("mixture_of_logistics", 0, 1), ("uniform", 0, 0)],
+)  # fmt: skip
+def test_a_head_draws_tokens_that_embeddings_have(kind: Any, choices: int, channels: int) -> None:
+    """A step reads the embeddings of tokens that the step before drew."""
+    tokens = description().tokens
+    sampler = Sampler(kind, len(tokens.embeddings[0]) + choices)
+    embeddings = tokens.embeddings * (1 + channels)
+    other = dataclasses.replace(tokens, embeddings=embeddings, sampler=sampler)
+    with pytest.raises(CannotCompile, match=r"^the head: expected"):
+        dataclasses.replace(description(), tokens=other)
 
 
 def test_positions_and_states_that_do_not_fit_are_refused() -> None:

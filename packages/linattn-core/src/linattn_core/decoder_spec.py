@@ -315,7 +315,9 @@ def _check_tokens(tokens: TokenCoding, embed: int) -> None:
     if tokens.start is not None:
         _check_shape("the start vector", tokens.start, (embed,))
     if tokens.positions is not None:
-        _check_shape("the table of positions", tokens.positions, (len(tokens.positions), embed))
+        _check_shape(
+            "the table of positions", tokens.positions, (*tokens.positions.shape[:1], embed)
+        )
     parameters = tokens.output.weight.shape[-1]
     if tokens.sampler is not None:
         channels = len(tokens.embeddings)

@@ -137,6 +137,8 @@ class _Reader:
         if not 0 < count <= len(self._tensors):
             raise ValueError(f"num_layers {count}")
         turns = self._tensors.pop(_FREQUENCIES) if read["rotary"] == "true" else None
+        if turns is not None and (turns.dtype != torch.float64 or turns.ndim != 1):
+            raise ValueError(f"{_FREQUENCIES} of {turns.dtype} and shape {tuple(turns.shape)}")
         return DecoderDescription(
             layers=tuple(self._layer(f"layers.{index}.") for index in range(count)),
             norm=self._norm("norm"),
@@ -145,7 +147,7 @@ class _Reader:
             eps=_number(read["eps"]),
             activation=read["activation"],
             norm_first=read["norm_first"] == "true",
-            rotary_frequencies=None if turns is None else tuple(turns.flatten().tolist()),
+            rotary_frequencies=None if turns is None else tuple(turns.tolist()),
             tokens=self._tokens() if read["tokens"] == "true" else None,
             window_size=int(read["window_size"]),
         )
