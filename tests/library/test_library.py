@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
+import re
+import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -12,9 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from linattn_models import (
     AutoregressiveTransformer,
@@ -295,6 +302,89 @@ def test_metadata_that_does_not_fit_is_refused(tmp_path: Path, change: dict[str,
         Model(file.read_bytes())
     with pytest.raises(ValueError, match="expected"):
         load_decoder(file)
+
+
+@pytest.mark.parametrize("name", ["categorical", "rotary, window"])
+def test_tensors_of_another_shape_are_refused(tmp_path: Path, name: str) -> None:
+    file = exported(tmp_path, name)
+    with safe_open(file, framework="pt") as content:
+        metadata = content.metadata()
+        tensors = {each: content.get_tensor(each) for each in content.keys()}  # noqa: SIM118
+    for each, x in tensors.items():
+        for other in (x.new_ones(()), x.new_ones(0), x.unsqueeze(0)):
+            save_file({**tensors, each: other}, file, metadata)
+            with pytest.raises(Failed, match="expected"):
+                Model(file)
+            with pytest.raises(ValueError, match="expected"):
+                load_decoder(file)
+
+
+def test_a_window_has_a_bound(tmp_path: Path) -> None:
+    """Each state has room for it, whatever the tensors are."""
+    file = exported(tmp_path, "rotary, window")
+    change_metadata(file, lambda metadata: {**metadata, "window_size": "1048577"})
+    with pytest.raises(Failed, match="window_size"):
+        Model(file)
+    with pytest.raises(ValueError, match="window_size"):
+        load_decoder(file)
+
+
+def test_a_state_of_more_rows_than_bytes_takes_no_memory(tmp_path: Path) -> None:
+    model = Model(exported(tmp_path, "categorical"))
+    content = safetensors.torch.save(
+        {"position": torch.zeros(1 << 20, dtype=torch.int64)},
+        {"format": "linattn decoding state", "version": "1"},
+    )
+    with pytest.raises(Failed, match="the state: expected 1152 bytes for each of 1048576 rows"):
+        model.load_state(content)
+
+
+def test_tensors_that_share_bytes_are_refused(tmp_path: Path) -> None:
+    content = exported(tmp_path, "categorical").read_bytes()
+    start, end = re.findall(rb'"data_offsets":\[(\d+),(\d+)\]', content)[-2]
+    shared = re.sub(
+        rb'"data_offsets":\[%s,%s\]' % (start, end),
+        lambda found: b'"data_offsets":[0,%d]' % (int(end) - int(start)) + b" " * 9,
+        content,
+    )
+    with pytest.raises(Failed, match="expected"):
+        Model(shared)
+
+
+def test_a_text_of_pixels_is_refused(tmp_path: Path) -> None:
+    """A token of three values has no text: a prompt would be read beyond its end."""
+    head = MixtureOfLogistics(levels=256, num_mixtures=2, channels=3)
+    model = model_of(SMALL, head, max_length=32)
+    export_decoder(model, tmp_path / "model.linattn")
+    change_metadata(tmp_path / "model.linattn", lambda metadata: {**metadata, "tokenizer": "bytes"})
+    with pytest.raises(Failed, match="the tokenizer: expected"):
+        Model(tmp_path / "model.linattn")
+
+
+def test_words_of_a_file_are_cut_and_harmless_on_a_terminal(tmp_path: Path) -> None:
+    file = exported(tmp_path, "categorical")
+    change_metadata(file, lambda metadata: {**metadata, "eps": "\x1b[2J\n" * 10_000})
+    with pytest.raises(Failed) as failed:
+        Model(file)
+    assert len(str(failed.value)) < 500 and str(failed.value).isprintable()
+
+
+def test_numbers_are_read_in_every_locale(tmp_path: Path) -> None:
+    """A program may have set one with another decimal point."""
+    file, names = exported(tmp_path, "colors"), tmp_path / "de_DE.UTF-8"
+    if shutil.which("localedef") is None:
+        pytest.skip("no localedef")
+    made = subprocess.run(["localedef", "-i", "de_DE", "-f", "UTF-8", names], capture_output=True)
+    if not names.exists():
+        pytest.skip(f"localedef made no German locale: {made.stderr!r}")
+    program = (
+        "import ctypes, locale, sys; locale.setlocale(locale.LC_ALL, 'de_DE.UTF-8');"
+        "assert locale.localeconv()['decimal_point'] == ',';"
+        "c = ctypes.CDLL(sys.argv[1]); c.linattn_open.restype = ctypes.c_void_p;"
+        "sys.exit(0 if c.linattn_open(sys.argv[2].encode(), 1) else 1)"
+    )
+    environment = {**os.environ, "LOCPATH": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", program, FILE, file], env=environment, check=True)
 
 
 @pytest.mark.parametrize("kind", [Transformer, AutoregressiveTransformer])

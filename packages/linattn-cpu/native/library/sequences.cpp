@@ -92,8 +92,12 @@ Model::Model(const void* bytes, std::int64_t size, int threads) : threads(thread
         info.parameters = tokens.output.outputs, info.max_length = tokens.max_length;
         head = tokens.head;
         pieces = read_pieces(metadata);
-        if (!pieces.empty() && static_cast<std::int64_t>(pieces.size()) != info.levels) {
-            throw refused("the tokenizer", std::to_string(info.levels) + " tokens", std::to_string(pieces.size()));
+        const auto known = static_cast<std::int64_t>(pieces.size());
+        if (known > 0 && (known != info.levels || info.channels != 1)) {
+            throw refused(
+                "the tokenizer",
+                "one for " + std::to_string(info.levels) + " tokens of " + std::to_string(info.channels) + " values",
+                std::to_string(known) + " of one value");
         }
     }
     decoder = std::make_unique<PackedDecoder>(source, this->threads);
@@ -117,7 +121,15 @@ Sequences::Sequences(SharedModel model, const TensorFile& file)
           const bool whole =
               position != file.tensors.end() && position->second.dtype == "I64" && position->second.shape.size() == 1;
           if (!whole) throw refused("the state", "the positions of its rows", "none");
-          return position->second.shape[0];
+          std::int64_t bytes = 0, rows = position->second.shape[0];
+          for (const auto& each : file.tensors) bytes += each.second.bytes;
+          if (rows > 0 && bytes / rows < model->info.state_bytes) {  // before memory is taken for the rows
+              throw refused(
+                  "the state",
+                  std::to_string(model->info.state_bytes) + " bytes for each of " + std::to_string(rows) + " rows",
+                  std::to_string(bytes) + " in all");
+          }
+          return rows;
       }()) {
     const auto own = model_->metadata.find("fingerprint"), other = file.metadata.find("fingerprint");
     if (own != model_->metadata.end() && other != file.metadata.end() && own->second != other->second) {
@@ -288,8 +300,10 @@ void Sequences::generate(const std::int32_t* prompt, std::int64_t prompt_count, 
                          std::int64_t* lengths) {
     const std::int64_t batch = rows(), channels = model_->info.channels;
     check_sampling(sampling, *model_, batch);
-    if (count < 0 || count > (std::int64_t{1} << 40))
-        throw refused("count", "the number of tokens", std::to_string(count));
+    for (const std::int64_t each : {prompt_count, count}) {
+        if (each < 0 || each > (std::int64_t{1} << 40))
+            throw refused("count", "a number of tokens", std::to_string(each));
+    }
     if (!stops.empty() && channels != 1)
         throw refused("stop", "none for pixels of colors", std::to_string(stops.size()));
     check_room(prompt_count + std::max<std::int64_t>(count - 1, 0) + (model_->has_start && positions_[0] == 0));

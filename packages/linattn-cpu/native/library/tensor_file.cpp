@@ -11,8 +11,22 @@ std::string& last_error() {
     return sentence;
 }
 
+namespace {
+
+constexpr std::size_t kMostWords = 200;
+
+// Words of a file may have any length, and what a terminal obeys.
+std::string readable(const std::string& words) {
+    std::string plain = words.size() > kMostWords ? words.substr(0, kMostWords) + "..." : words;
+    const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; };
+    std::replace_if(plain.begin(), plain.end(), is_control, '?');
+    return plain;
+}
+
+}  // namespace
+
 Refused refused(const std::string& what, const std::string& wanted, const std::string& got) {
-    return Refused(last_error() = what + ": expected " + wanted + ", got " + got + ".");
+    return Refused(last_error() = readable(what) + ": expected " + readable(wanted) + ", got " + readable(got) + ".");
 }
 
 std::string in_words(const Shape& shape) {
@@ -226,6 +240,9 @@ TensorFile read_tensors(const void* bytes, std::int64_t size) {
         }
     });
     header.finish();
+    std::int64_t taken = 0;
+    for (const auto& each : content.tensors) taken += each.second.bytes;
+    if (taken > size - 8 - header_size) throw damaged("tensors that share bytes");
     return content;
 }
 
