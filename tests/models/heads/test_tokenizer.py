@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import shutil
 import sys
@@ -24,6 +25,7 @@ from linattn_models import (
     load_decoder,
     save,
 )
+from linattn_models.decoding import ContinuousBatch, Request
 from linattn_models.heads.tokenizer import decode_tokens, encode_text
 from tests.models.decoding.decoders import needs_cpu_backend
 from tests.models.saved import change_config
@@ -223,6 +225,19 @@ def test_a_tokenizer_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
             model.tokenizer = nothing
 
 
+# The library panics on reading it: its prefix is longer than its merges.
+PANICS = json.dumps(
+    {
+        "version": "1.0", "added_tokens": [], "normalizer": None, "pre_tokenizer": None,
+        "post_processor": None, "decoder": None,
+        "model": {
+            "type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]],
+            "continuing_subword_prefix": "longer",
+        },
+    }
+)  # fmt: skip
+
+
 def saved_with(folder: Path, content: bytes | None) -> None:
     """A model whose tokenizer another program has written."""
     save(tiny_model(), folder, tokenizer=characters())
@@ -247,6 +262,7 @@ def sha256_of(content: bytes) -> str:
         b'{"characters": "aabbccd"}',
         b'{"characters": 5}',
         b'{"bytes": 7}',
+        PANICS.encode(),
     ],
 )
 def test_tokenizers_that_are_damaged_or_absent_are_refused(
@@ -301,6 +317,25 @@ def test_no_setting_of_a_tokenizer_changes_a_prompt(setting: str, tmp_path: Path
             call()
     saved_with(tmp_path, tokenizer.to_str().encode())
     assert encode_text(load(tmp_path).tokenizer, TEXT) == tokens
+
+
+def test_failures_of_the_library_are_one_sentence() -> None:
+    """It raises Exception itself, and panics are not even that."""
+    tokenizers = pytest.importorskip("tokenizers")
+    vocabulary = {x: token for token, x in enumerate("abcdefg")}
+    model = tiny_model()
+    model.tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, "unknown"))
+    for call in (model.generate, model.perplexity):
+        with pytest.raises(ValueError, match=r"^text: expected one that .* can encode"):
+            call("x") if call == model.perplexity else call(prefix="x")
+    model.tokenizer.decoder = tokenizers.decoders.Strip("a", 0, 5)
+    with pytest.raises(ValueError, match=r"^tokens: expected some that .* can decode"):
+        model.decode([0])
+    batch = ContinuousBatch(model, 2)
+    stopped = batch.add(Request([0], 5, stop_strings="x"))
+    other = batch.add(Request([0], 5))
+    ends = {x.request: x.finish_reason for _ in range(9) for x in batch.step() if x.finish_reason}
+    assert ends == {stopped: "abort", other: "length"}
 
 
 @tokenizers_of_both_kinds

@@ -276,7 +276,11 @@ class ContinuousBatch:
 
     def _join(self, reading: _Reading) -> None:
         """Gives the sequences of a request their rows and first tokens."""
-        rows = [_Row(reading, index) for index in range(reading.task.samples)]
+        try:
+            rows = [_Row(reading, index) for index in range(reading.task.samples)]
+        except ValueError:  # the tokenizer cannot decode the prompt
+            self._abort_all(reading.request, reading.task)
+            return
         parameters = cast(Tensor, reading.state.parameters)
         draws = reading.task.draws()
         tokens = draws.draw(self.decoder.head, parameters.expand(len(rows), -1))
@@ -312,7 +316,11 @@ class ContinuousBatch:
         if parameters is None:
             self._end(place, row, [], "abort")
             return
-        tokens, reason = row.take(tokens)
+        try:
+            tokens, reason = row.take(tokens)
+        except ValueError:  # the tokenizer cannot decode them
+            self._end(place, row, [], "abort")
+            return
         logprobs = row.task.read_logprobs(parameters, tokens)
         if reason is None:
             self._add_output(row, tokens, logprobs=logprobs)

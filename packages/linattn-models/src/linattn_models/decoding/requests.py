@@ -81,7 +81,7 @@ class Output:
         tokens: the new tokens, in order: integers, or lists of three.
         finish_reason: None while the sequence goes on; "stop" after a stop token or string,
             "length" after the last token, and "abort" after `cancel`, or where the model's outputs
-            are NaN.
+            are NaN or its tokenizer fails.
         state: after the last token, if the request wants it and was not aborted.
         logprobs: of each new token, if the request wants them.
         prompt_logprobs: in the first output of a sequence, those of each token of the prompt but

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,8 +147,9 @@ def encode_text(tokenizer: Any, text: str, *, begins: bool = False) -> list[int]
         return tokenizer.encode(text)
     _refuse_settings("tokenizer", tokenizer)
     _to_utf8(text)
-    tokens: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
-    first = _tokens_before(tokenizer) if begins else []
+    with _refuse_failures("text", "one that the tokenizer can encode"):
+        tokens: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        first = _tokens_before(tokenizer) if begins else []
     return tokens if tokens[: len(first)] == first else first + tokens
 
 
@@ -174,8 +176,20 @@ def decode_tokens(tokenizer: Any, tokens: list[int]) -> str:
     """The text of tokens, special tokens included."""
     if isinstance(tokenizer, _OWN):
         return tokenizer.decode(tokens)
-    text: str = tokenizer.decode(tokens, skip_special_tokens=False)
+    with _refuse_failures("tokens", "some that the tokenizer can decode"):
+        text: str = tokenizer.decode(tokens, skip_special_tokens=False)
     return text
+
+
+@contextmanager
+def _refuse_failures(name: str, wanted: str) -> Iterator[None]:
+    """Makes one sentence of a failure of the library, whose panics are no Exception."""
+    try:
+        yield
+    except (ImportError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # noqa: BLE001 - it has no class of its own
+        raise ValueError(expected(name, wanted, quote(error))) from None
 
 
 def require_tokenizer(name: str, tokenizer: Any) -> None:
@@ -239,21 +253,20 @@ def read_tokenizer(path: str, content: bytes) -> Any:
     """
     values = json_object(content, path)
     try:
-        if values.keys() == {"characters"}:
-            return CharacterTokenizer(values["characters"])
-        if values == {"bytes": 256}:
-            return ByteTokenizer()
-        from tokenizers import Tokenizer
+        with _refuse_failures(path, "a whole tokenizer"):
+            if values.keys() == {"characters"}:
+                return CharacterTokenizer(values["characters"])
+            if values == {"bytes": 256}:
+                return ByteTokenizer()
+            from tokenizers import Tokenizer
 
-        tokenizer = Tokenizer.from_str(content.decode())
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
-        if hasattr(tokenizer.model, "dropout"):
-            tokenizer.model.dropout = None
-        return tokenizer
+            tokenizer = Tokenizer.from_str(content.decode())
+            tokenizer.no_truncation()
+            tokenizer.no_padding()
+            if hasattr(tokenizer.model, "dropout"):
+                tokenizer.model.dropout = None
+            return tokenizer
     except ImportError:
         wanted = "the library that wrote it, tokenizers"
         advice = "install linattn-models with its extra [tokenizers]"
         raise ModuleNotFoundError(expected(path, wanted, "no such library", advice)) from None
-    except Exception as error:  # noqa: BLE001 - the library raises no other class
-        raise ValueError(expected(path, "a whole tokenizer", quote(error))) from None
