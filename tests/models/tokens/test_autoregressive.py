@@ -251,7 +251,16 @@ def test_tokens_that_a_mask_leaves_out_do_not_count(
             model.loss(tokens, given, mask)
 
 
-@pytest.mark.parametrize("loss_mask", [torch.ones(2, 5), torch.ones(1, 5, dtype=torch.bool), [1]])
+@pytest.mark.parametrize(
+    "loss_mask",
+    [
+        torch.ones(2, 5),
+        torch.ones(1, 5, dtype=torch.bool),
+        [1],
+        torch.tensor([[0, 0, 1, 1, 1]] * 2),  # a mask of integers would count all
+        torch.nested.nested_tensor([torch.ones(5) > 0] * 2, layout=torch.jagged),
+    ],
+)
 def test_masks_that_are_none_are_refused(loss_mask: Any) -> None:
     with pytest.raises((ValueError, TypeError), match="loss_mask: expected"):
         tiny_model("linear").loss(ints(2, 5), loss_mask=loss_mask)

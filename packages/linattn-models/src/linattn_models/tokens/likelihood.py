@@ -11,7 +11,7 @@ from torch import Tensor
 from linattn_core.errors import expected
 from linattn_core.values import can_be_read
 from linattn_models.basics.packing import past_lengths
-from linattn_models.basics.validation import lengths_within
+from linattn_models.basics.validation import lengths_within, wrong_shape
 from linattn_models.heads import Head
 from linattn_models.heads.base import check_batch
 
@@ -76,7 +76,8 @@ class Likelihood:
                 labels as in transformers, which are the tokens, but -100 where they do not count.
 
         Raises:
-            ValueError, TypeError: as for `log_probs`, or no token that counts.
+            ValueError, TypeError: as for `log_probs`; labels that are not the tokens, or no token that
+                counts.
         """
         log_probs = self.log_probs(tokens, lengths)
         if loss_mask is not None:
@@ -111,13 +112,25 @@ def read_loss_mask(tokens: Tensor, lengths: Tensor | None, loss_mask: Tensor) ->
     if not isinstance(loss_mask, Tensor) or loss_mask.dtype not in (torch.bool, torch.int64):
         got = getattr(loss_mask, "dtype", type(loss_mask).__name__)
         raise TypeError(expected("loss_mask", "a tensor of torch.bool, or of labels", got))
-    if loss_mask.shape != tokens.shape[:2]:
-        wanted = f"shape {tuple(tokens.shape[:2])}"
-        raise ValueError(expected("loss_mask", wanted, tuple(loss_mask.shape)))
-    counted = loss_mask if loss_mask.dtype == torch.bool else loss_mask != IGNORED
+    if loss_mask.is_nested or loss_mask.shape != tokens.shape[:2]:
+        raise wrong_shape("loss_mask", f"{tuple(tokens.shape[:2])}", loss_mask)
+    loss_mask = loss_mask.to(tokens.device)
+    is_mask = loss_mask.dtype == torch.bool
+    counted = loss_mask if is_mask else loss_mask != IGNORED
     if lengths is not None:
         counted = counted & ~past_lengths(lengths.to(counted.device), counted.shape[1])
-    return counted.to(tokens.device)
+    if not is_mask and can_be_read(loss_mask):
+        _check_labels(tokens, loss_mask, counted)
+    return counted
+
+
+def _check_labels(tokens: Tensor, labels: Tensor, counted: Tensor) -> None:
+    """Refuses labels that are not the tokens, such as a mask of integers, or shifted ones."""
+    other = counted if tokens.ndim > 2 else counted & (labels != tokens)
+    if bool(other.any()):
+        wanted = f"the tokens, or {IGNORED} where they do not count"
+        got, advice = f"also {int(labels[other][0])}", "pass a mask as torch.bool, labels unshifted"
+        raise ValueError(expected("loss_mask", wanted, got, advice))
 
 
 def mean_loss(
