@@ -11,6 +11,7 @@ import pytest
 
 from linattn_models.basics.files import (
     leftovers,
+    remove_folder,
     remove_leftovers,
     replace_file,
     replace_files,
@@ -54,6 +55,19 @@ def test_a_link_in_the_place_of_a_temporary_folder_is_named_and_not_followed(
     assert (precious / "below" / "file").read_text() == "precious"
     assert link.is_symlink()
     assert leftovers(place, *NAMES) == []
+
+
+def test_names_that_are_none_of_ours_are_left(place: Path) -> None:
+    (place / ".tmp-notes").mkdir()
+    (place / f"{temporary_prefix(*NAMES)}1").mkdir()
+    remove_leftovers(place)
+    assert [path.name for path in place.iterdir()] == [".tmp-notes"]
+
+
+def test_a_link_to_a_folder_is_removed_without_it(place: Path, precious: Path) -> None:
+    (place / "link").symlink_to(precious, target_is_directory=True)
+    remove_folder(place / "link")
+    assert [*place.iterdir()] == [] and (precious / "below" / "file").exists()
 
 
 def test_a_link_inside_a_leftover_is_not_followed(place: Path, precious: Path) -> None:

@@ -175,13 +175,15 @@ def write_damaged(path: Path, state: DecodingState, how: str) -> None:
         tensors["recent"] = tensors["recent"] + 7
     elif how == "recent rows":
         tensors["recent"] = tensors["recent"][:, 1:].clone()
+    elif how == "parameters":
+        tensors["parameters"] = tensors["parameters"].to(torch.complex64)
     elif how == "room":
         metadata["max_length"] = "many"
     save_file(tensors, path, metadata)
 
 
 DAMAGES = ["cut", "foreign", "version", "missing", "shape", "dtype", "hole", "extra", "position"]
-DAMAGES += ["rows", "no position", "room", "recent", "recent rows"]
+DAMAGES += ["rows", "no position", "room", "recent", "recent rows", "parameters"]
 
 
 @pytest.mark.parametrize(("how", "attention"), list(zip(DAMAGES, cycle(STEPPING))))

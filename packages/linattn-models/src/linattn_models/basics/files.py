@@ -106,12 +106,15 @@ def remove_folder(path: Path) -> None:
     """Renames a folder and then removes it, so that no partial folder is left under its name."""
     renamed = _unused_sibling(path)
     path.rename(renamed)
-    shutil.rmtree(renamed)
+    if renamed.is_symlink():
+        renamed.unlink()
+    else:
+        shutil.rmtree(renamed)
 
 
 def remove_leftovers(folder: Path) -> None:
     """Removes the temporary files and folders in `folder` that a killed process left behind."""
-    for leftover in folder.glob(f"{TEMPORARY_PREFIX}*"):
+    for leftover in folder.glob(f"{TEMPORARY_PREFIX}{'[0-9a-f]' * 16}*"):
         _remove_leftover(leftover)
 
 

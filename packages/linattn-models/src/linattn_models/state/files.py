@@ -11,7 +11,7 @@ from torch import Tensor
 
 from linattn_core import LinearAttentionState
 from linattn_core.errors import expected, quote
-from linattn_core.state import TensorTuple
+from linattn_core.state import FLOATS, TensorTuple
 from linattn_core.torch_private import register_namedtuple
 from linattn_models.state.cache import KeyValueCache, LayerState, WindowCache
 from linattn_models.state.recent import RECENT, UNKNOWN
@@ -92,6 +92,8 @@ def read_state_file(file: Path) -> StateContent:
     max_length = _max_length(file, metadata.get("max_length", ""), layers)
     if position is None or position.dtype != torch.int64:
         raise _refusal(file, "one without positions")
+    if parameters is not None and parameters.dtype not in FLOATS:
+        raise _refusal(file, f"parameters of {parameters.dtype}")
     for what, x in zip(names, (position, parameters, recent), strict=True):
         _check_rows(file, what, x, layers[0][0].shape[0], 1 if what == "position" else 2)
     _check_recent(file, recent, parameters)
