@@ -140,11 +140,9 @@ def types(session: nox.Session) -> None:
     """Check types (mypy --strict)."""
     install(session, *BUILD_BACKENDS)
     # Nothing is compiled: mypy reads the sources of all packages, and needs what these require.
-    # linattn itself requires linattn-cpu.
-    packages = (package for package in PURE if package.name != "linattn")
     install(
-        session, "--no-build-isolation", *editable_folders(packages), "nox", "pytest",
-        *TYPE_TOOLS, *SERVING, *app_requirements(),
+        session, "--no-build-isolation", *editable_folders(PURE), "nox", "pytest",
+        *TYPE_TOOLS, *SERVING, *app_requirements(), env=RELEASE,
     )  # fmt: skip
     sources = (str(package.folder / "src") for package in PACKAGES)
     session.run("mypy", "--strict", *sources, "benchmarks", "replication", "apps", "noxfile.py")
@@ -257,7 +255,7 @@ def docs(session: nox.Session) -> None:
     """Build the site into build/docs/html: guides are executed, warnings are errors (Sphinx)."""
     install_packages(
         session, "sphinx", "sphinx-copybutton", "sphinx-design", "furo", "myst-nb", "latex2mathml",
-        "matplotlib", "transformers", "onnxruntime", "onnxscript", *SERVING, "httpx2",
+        "matplotlib", "transformers", "onnxruntime", "onnxscript", "lightning", *SERVING, "httpx2",
     )  # fmt: skip
     session.run(
         "python", "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet",
@@ -457,7 +455,7 @@ def test_wheels(session: nox.Session, python: Path) -> None:
         alone = {"PATH": str(own.parent)}
         session.run(
             str(own), "-m", "pip", "install", "-c", "constraints.txt", "--find-links", str(WHEELS),
-            "--only-binary", ":all:", "linattn", "linattn-cuda", "pytest", "hypothesis",
+            "--only-binary", ":all:", "linattn[cpu,cuda]", "pytest", "hypothesis",
             env=alone, external=True,
         )  # fmt: skip
         for module in ("linattn_core", "linattn_cpu", "linattn_cuda", "linattn_models", "linattn"):

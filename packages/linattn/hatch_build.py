@@ -8,8 +8,10 @@ from typing import Any
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-REQUIRED = ("linattn-core", "linattn-cpu", "linattn-models")
+# Without what has to be compiled: an extra adds packages, and no extra could leave one out.
+REQUIRED = ("linattn-core", "linattn-models")
 EXTRAS = {
+    "cpu": ("linattn-cpu",),
     "cuda": ("linattn-cuda",),
     "triton": ("linattn-triton",),
     "serving": ("linattn-models[serving]",),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
+import inspect
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -51,7 +53,16 @@ def test_names_are_those_of_the_packages() -> None:
 
     for name in linattn.__all__:
         assert any(getattr(linattn, name) is getattr(part, name, None) for part in parts), name
-    assert linattn.__all__ == sorted(linattn.__all__)
+    assert len({*linattn.__all__}) == len(linattn.__all__)
+
+
+def test_nothing_that_has_to_be_compiled_is_required(repository: Path) -> None:
+    core = ProjectMetadata(str(repository / "packages/linattn"), PluginManager()).core
+
+    assert {Requirement(line).name for line in core.dependencies} == {
+        "linattn-core",
+        "linattn-models",
+    }
 
 
 def test_the_root_builds_the_same_package(repository: Path, tmp_path: Path) -> None:
@@ -64,3 +75,26 @@ def test_the_root_builds_the_same_package(repository: Path, tmp_path: Path) -> N
     )  # fmt: skip
     (wheel,) = tmp_path.iterdir()
     assert wheel.name == f"linattn-{linattn.__version__}-py3-none-any.whl"
+
+
+def test_the_page_of_names_has_each_name_once(repository: Path) -> None:
+    rows = re.findall(r"^\| (`.+?) \|", (repository / "docs/names.md").read_text(), re.MULTILINE)
+    named = [name for row in rows for name in re.findall(r"`([\w.]+)`", row)]
+
+    for module in (name for name in named if "." in name):
+        assert importlib.util.find_spec(module), module
+    assert sorted(name for name in named if "." not in name) == sorted(linattn.__all__)
+
+
+def test_names_in_the_glossary_exist(repository: Path) -> None:
+    text = (repository / "docs/glossary.md").read_text()
+    arguments = {*inspect.signature(linattn.linear_attention).parameters, "window_size", "generate"}
+    names = {*re.findall(r"`(\w+)`", text)} - {*linattn.backends(), "cpu", "cuda", "triton"}
+
+    assert names - {*linattn.__all__} - arguments == set()
+    assert len(re.findall(r"^\*\*\w", text, re.MULTILINE)) == 12
+
+
+def test_guides_import_from_linattn(repository: Path) -> None:
+    for guide in (*repository.glob("docs/*.md"), repository / "README.md"):
+        assert not re.search(r"^from linattn_(core|models) import", guide.read_text(), re.M), guide
