@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -127,6 +128,7 @@ def test_a_saved_state_goes_on_the_same(attention: str, kind: type, tmp_path: Pa
         state.save(tmp_path / "state.safetensors")
         loaded = DecodingState.load(str(tmp_path / "state.safetensors"), device="cpu")
         same(loaded, state)
+        same(DecodingState.from_bytes(state.to_bytes()), state)
         assert loaded.max_length == state.max_length and loaded.nbytes == state.nbytes
         assert (loaded.parameters is None) == is_vectors
         first, _ = model.prefill(inputs[:, :2], state=loaded)
@@ -195,6 +197,20 @@ def test_damaged_and_foreign_files_are_refused(attention: str, how: str, tmp_pat
     write_damaged(path, state.detach(), how)
     with pytest.raises(ValueError, match=re.escape(str(path))):
         DecodingState.load(path)
+    with pytest.raises(ValueError, match=r"^state: expected"):
+        DecodingState.from_bytes(path.read_bytes())
+
+
+@pytest.mark.parametrize("dtype", ["F6_E2M3", "BF17", ""])
+@pytest.mark.parametrize("size", [0, 8, 1 << 62])
+def test_bytes_that_are_no_file_are_refused(dtype: str, size: int) -> None:
+    tensor = {"dtype": dtype, "shape": [8], "data_offsets": [0, size]}
+    header = json.dumps({"position": tensor} if dtype else {}).encode()
+    for length in (len(header), 1 << 62, 3):
+        content = length.to_bytes(8, "little") + header + bytes(8)
+        for part in (content, content[:7], b""):
+            with pytest.raises(ValueError, match=r"^state: expected"):
+                DecodingState.from_bytes(part)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from linattn_models.decoding import ContinuousBatch, Request, SamplingParams
 from linattn_models.heads.base import check_tokens, token_shape
 from linattn_models.heads.tokenizer import decode_tokens, encode_text, require_tokenizer
 from linattn_models.serving.chat import ChatTemplate
-from linattn_models.serving.states import read_bytes
+from linattn_models.state import DecodingState
 
 # Integers that every tensor of int64 takes, also after some additions.
 _MOST = 1 << 48
@@ -259,7 +259,7 @@ def read_fields(
     if fields.state is not None and fields.state_bytes is not None:
         raise ValueError(expected("state_bytes", "no state beside them", "both"))
     content = stored if fields.state_bytes is None else _decode(fields.state_bytes)
-    state = None if content is None else read_bytes(content).to(batch.decoder.device)
+    state = None if content is None else DecodingState.from_bytes(content).to(batch.decoder.device)
     return [
         Request(
             row,

@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import tempfile
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
-from linattn_core.errors import expected, quote, rename_subject
+from linattn_core.errors import expected, quote
 from linattn_models.state import DecodingState
 
 Result = TypeVar("Result")
@@ -138,18 +136,3 @@ def unknown_id(name: str) -> ValueError:
     return ValueError(
         expected("state", "the id of a state that is kept", quote(name), "begin again")
     )
-
-
-def read_bytes(content: bytes) -> DecodingState:
-    """The state of a file's content; nothing is unpickled.
-
-    Raises:
-        ValueError: other bytes.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "state.safetensors")
-        file.write_bytes(content)
-        try:
-            return DecodingState.load(file)
-        except ValueError as error:
-            raise rename_subject(error, "state") from None

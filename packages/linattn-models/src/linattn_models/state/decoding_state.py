@@ -19,7 +19,7 @@ from linattn_models.state.cache import (
     named_tensors,
 )
 from linattn_models.state.cursor import Cursor
-from linattn_models.state.files import encode_state, read_state_file
+from linattn_models.state.files import StateContent, decode_state, encode_state, read_state_file
 from linattn_models.weights.tensor_files import write_content
 
 State = TypeVar("State")
@@ -204,9 +204,21 @@ class DecodingState:
             IsADirectoryError: a directory.
             ValueError: a damaged file, or one with other content.
         """
-        content = read_state_file(Path(file))
-        state = cls(content.layers, Cursor.at(content.position), *content[2:])
+        state = cls._of(read_state_file(Path(file)))
         return state if device is None else state.to(device)
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> DecodingState:
+        """The state that `to_bytes` wrote, or of the bytes of a file, on the CPU.
+
+        Raises:
+            ValueError: as `load`.
+        """
+        return cls._of(decode_state(content))
+
+    @classmethod
+    def _of(cls, content: StateContent) -> DecodingState:
+        return cls(content.layers, Cursor.at(content.position), *content[2:])
 
     def _tensors(self) -> dict[str, Tensor]:
         tensors = {"position": self.cursor.rows(self.batch)}

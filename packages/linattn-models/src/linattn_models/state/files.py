@@ -15,7 +15,7 @@ from linattn_core.state import FLOATS, TensorTuple
 from linattn_core.torch_private import register_namedtuple
 from linattn_models.state.cache import KeyValueCache, LayerState, WindowCache
 from linattn_models.state.recent import RECENT, UNKNOWN
-from linattn_models.weights.tensor_files import encode_tensors, read_tensors
+from linattn_models.weights.tensor_files import decode_tensors, encode_tensors, read_tensors
 
 FORMAT = "linattn decoding state"
 VERSION = "1"
@@ -72,7 +72,7 @@ class StateContent(NamedTuple):
 def encode_state(
     tensors: Mapping[str, Tensor], max_length: int | None, fingerprint: str | None
 ) -> bytes:
-    """The content of a file with the tensors, named as `read_state_file` reads them."""
+    """The content of a file with the tensors, named as the next two functions read them."""
     room = "" if max_length is None else str(max_length)
     metadata = {"format": FORMAT, "version": VERSION, "max_length": room}
     if fingerprint is not None:
@@ -82,10 +82,19 @@ def encode_state(
 
 def read_state_file(file: Path) -> StateContent:
     """The content of a file, after checks."""
-    tensors, metadata = read_tensors(file, _WHOLE, file_format=FORMAT)
+    return _check(str(file), *read_tensors(file, _WHOLE, file_format=FORMAT))
+
+
+def decode_state(content: bytes) -> StateContent:
+    """As `read_state_file`, from the bytes of the file."""
+    return _check("state", *decode_tensors("state", content, _WHOLE, FORMAT))
+
+
+def _check(file: str, tensors: dict[str, Tensor], metadata: dict[str, str]) -> StateContent:
+    """The content of a file of this name."""
     if metadata.get("version") != VERSION:
         got = f"version {quote(metadata.get('version'))}"
-        raise ValueError(expected(str(file), f"version {VERSION}", got, "update linattn-models"))
+        raise ValueError(expected(file, f"version {VERSION}", got, "update linattn-models"))
     names = ("position", "parameters", "recent")
     position, parameters, recent = (tensors.pop(name, None) for name in names)
     layers = _layers(file, tensors)
@@ -104,7 +113,7 @@ def read_state_file(file: Path) -> StateContent:
     return StateContent(layers, position, max_length, parameters, fingerprint, recent)
 
 
-def _layers(file: Path, tensors: dict[str, Tensor]) -> tuple[LayerState, ...]:
+def _layers(file: str, tensors: dict[str, Tensor]) -> tuple[LayerState, ...]:
     layers: list[LayerState] = []
     while tensors:
         prefix = f"layers.{len(layers)}."
@@ -115,13 +124,13 @@ def _layers(file: Path, tensors: dict[str, Tensor]) -> tuple[LayerState, ...]:
     return tuple(layers)
 
 
-def _layer(file: Path, tensors: dict[str, Tensor]) -> LayerState:
+def _layer(file: str, tensors: dict[str, Tensor]) -> LayerState:
     kind = _KINDS.get(frozenset(tensors))
     numbers = all(x.is_floating_point() and x.numel() for x in tensors.values())
     if kind is None:
         advice = "import what registers its attention"
         got = f"a layer of {', '.join(map(quote, sorted(tensors)))}"
-        raise ValueError(expected(str(file), _WHOLE, got, advice))
+        raise ValueError(expected(file, _WHOLE, got, advice))
     batches = {x.shape[:1] for x in tensors.values()}
     alike = len(batches) == 1 and () not in batches
     if not numbers or not alike or (kind in _OURS and not _fit_together(**tensors)):
@@ -150,7 +159,7 @@ def _fit_together(
     return keys.shape in whole and values.shape[:2] + values.shape[3:] == s.shape[:2] + s.shape[3:]
 
 
-def _max_length(file: Path, text: str, layers: tuple[LayerState, ...]) -> int | None:
+def _max_length(file: str, text: str, layers: tuple[LayerState, ...]) -> int | None:
     if text and not (text.isdecimal() and len(text) < 19):
         raise _refusal(file, f"max_length {quote(text)}")
     max_length = int(text) if text else None
@@ -160,12 +169,12 @@ def _max_length(file: Path, text: str, layers: tuple[LayerState, ...]) -> int | 
     return max_length
 
 
-def _check_rows(file: Path, what: str, x: Tensor | None, batch: int, dims: int) -> None:
+def _check_rows(file: str, what: str, x: Tensor | None, batch: int, dims: int) -> None:
     if x is not None and (x.ndim != dims or x.shape[0] != batch):
         raise _refusal(file, f"{what} of shape {tuple(x.shape)} for {batch} sequences")
 
 
-def _check_recent(file: Path, recent: Tensor | None, parameters: Tensor | None) -> None:
+def _check_recent(file: str, recent: Tensor | None, parameters: Tensor | None) -> None:
     """Refuses what are no tokens of a model with so many parameters."""
     if recent is None:
         return
@@ -177,5 +186,5 @@ def _check_recent(file: Path, recent: Tensor | None, parameters: Tensor | None) 
         raise _refusal(file, f"recent tokens {low} to {high} of {levels}")
 
 
-def _refusal(file: Path, got: str) -> ValueError:
-    return ValueError(expected(str(file), _WHOLE, got))
+def _refusal(file: str, got: str) -> ValueError:
+    return ValueError(expected(file, _WHOLE, got))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import load, save
 from torch import Tensor
 
 from linattn_core.errors import expected
@@ -55,6 +56,22 @@ def read_tensors(
         raise ValueError(expected(str(file), wanted, error, advice)) from None
     if file_format not in (None, metadata.get("format")):
         raise ValueError(expected(str(file), wanted, "another kind of file"))
+    return tensors, metadata
+
+
+def decode_tensors(
+    name: str, content: bytes, wanted: str, file_format: str
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """As `read_tensors`, from the content of a file; errors have its `name`."""
+    try:
+        tensors = {key: x.clone() for key, x in load(content).items()}
+    except (SafetensorError, KeyError) as error:  # KeyError: an unknown dtype
+        raise ValueError(expected(name, wanted, error)) from None
+    # Its header is whole, or it would not have been read.
+    header = content[8 : 8 + int.from_bytes(content[:8], "little")]
+    metadata = json.loads(header).get("__metadata__") or {}
+    if metadata.get("format") != file_format:
+        raise ValueError(expected(name, wanted, "another kind of file"))
     return tensors, metadata
 
 
