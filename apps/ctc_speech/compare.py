@@ -38,6 +38,12 @@ from speech.units import name_rate
 
 MINUTES: dict[PresetName, float] = {"smoke": 0.02, "paper": 1_440.0}
 YEAR = 525_600  # minutes
+COLUMNS: dict[str, Callable[[Any], str]] = {  # after those of errors
+    "updates": lambda run: f"{run['steps']:,}",
+    "s per update": lambda run: figure(run["seconds_per_update"]),
+    "s per epoch": lambda run: figure(run["metrics"]["seconds_per_epoch"]),
+    "parameters": lambda run: f"{run['parameters']:,}",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -151,29 +157,18 @@ def make_variant(name: str, recipe: Recipe, seed: int, corpus: Corpus, flags: Fl
 def build_display(rate: str, words: bool) -> Display:
     """What is shown of the runs: error rates of their labels by the name `rate`, and of words."""
 
-    def percent(name: str) -> Callable[[Mapping[str, Any]], str]:
+    def percent(name: str) -> Callable[[Any], str]:
         return lambda run: f"{run['metrics'][name]:.2%}"
 
     def read_errors(rows: Rows) -> dict[str, float]:
         return {f"{x}/per": 100 * run["metrics"][f"dev_{rate}"] for x, run in rows.items()}
 
-    columns = {
-        "test": percent(rate),
-        "subst.": percent("substitutions"),
-        "ins.": percent("insertions"),
-        "del.": percent("deletions"),
-        "dev": percent(f"dev_{rate}"),
-        "updates": lambda run: f"{run['steps']:,}",
-        "s per update": lambda run: figure(run["seconds_per_update"]),
-        "s per epoch": lambda run: figure(run["metrics"]["seconds_per_epoch"]),
-        "parameters": lambda run: f"{run['parameters']:,}",
-    }
+    kinds = {"subst.": "substitutions", "ins.": "insertions", "del.": "deletions"}
+    rates = {"test": rate, **kinds, "dev": f"dev_{rate}"}
+    columns = {title: percent(name) for title, name in rates.items()} | COLUMNS
     if words:
         columns["words, test"] = percent(name_rate("word"))
-    curves = (
-        Curve("updates", rate),
-        Curve("minutes of updates", rate, over="pace", scale=1 / 60),
-    )
+    curves = (Curve("updates", rate), Curve("minutes of updates", rate, over="pace", scale=1 / 60))
     ylabel = f"{rate.replace('_', ' ')}, dev set"
     return Display(columns, curves, read_errors, ylabel, log_scale=True, first="model")
 

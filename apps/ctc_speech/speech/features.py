@@ -74,12 +74,18 @@ def filterbank(samples: Samples) -> Frames:
     return bank.take()
 
 
+def measure(utterances: Sequence[Frames]) -> tuple[np.ndarray, np.ndarray]:
+    """The mean and the variance (40,) of each bin, over all utterances together."""
+    count = sum(map(len, utterances))
+    mean = sum(frames.sum(0, dtype=np.float64) for frames in utterances) / count
+    squares = sum(np.square(frames - mean).sum(0) for frames in utterances)
+    return np.asarray(mean), np.asarray(squares / count)
+
+
 def normalize(utterances: Sequence[Frames]) -> list[Frames]:
     """The same frames with mean 0 and variance 1 in each bin, over all utterances together."""
-    frames = sum(len(utterance) for utterance in utterances)
-    mean = sum(utterance.sum(0, dtype=np.float64) for utterance in utterances) / frames
-    squares = sum(np.square(utterance - mean).sum(0) for utterance in utterances)
-    deviation = np.maximum(np.sqrt(squares / frames), SMALLEST_DEVIATION)
+    mean, variance = measure(utterances)
+    deviation = np.maximum(np.sqrt(variance), SMALLEST_DEVIATION)
     return [((utterance - mean) / deviation).astype(np.float32) for utterance in utterances]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from linattn_core.errors import expected
-from speech.features import BINS, SMALLEST_DEVIATION, Frames
+from speech.features import BINS, SMALLEST_DEVIATION, Frames, measure
 
 PRIOR_FRAMES = 100.0  # a second: so much the corpus counts beside the frames of a stream
 LONGEST_MEMORY = 3_000.0  # frames, 30 seconds; older ones fade
@@ -31,10 +31,8 @@ class Prior:
     @classmethod
     def of(cls, utterances: Sequence[Frames]) -> Prior:
         """That of all frames of the utterances."""
-        count = sum(map(len, utterances))
-        mean = sum(frames.sum(0, dtype=np.float64) for frames in utterances) / count
-        squares = sum(np.square(frames - mean).sum(0) for frames in utterances)
-        return cls(tuple(map(float, mean)), tuple(map(float, squares / count)))
+        mean, variance = measure(utterances)
+        return cls(tuple(map(float, mean)), tuple(map(float, variance)))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Prior:

@@ -9,15 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from linattn_core.errors import expected
-from speech.corpora.corpus import (
-    SPLITS,
-    BadInput,
-    Corpus,
-    Split,
-    Utterance,
-    add_labels,
-    hold_out,
-)
+from speech.corpora.corpus import SPLITS, BadInput, Corpus, Split, Utterance, add_labels, hold_out
 from speech.corpora.kaldi import load_kaldi
 from speech.corpora.manifest import read_manifest
 from speech.corpora.published import load_an4, load_fsdd
@@ -31,9 +23,7 @@ CorpusName = Literal["synthetic", "an4", "fsdd", "kaldi", "manifest"]
 USED_BY: dict[str, tuple[CorpusName, ...]] = {
     "lexicon": ("kaldi", "manifest"),
     "run_commands": ("kaldi",),
-    "manifest": ("manifest",),
-    "dev_manifest": ("manifest",),
-    "test_manifest": ("manifest",),
+    **dict.fromkeys(("manifest", "dev_manifest", "test_manifest"), ("manifest",)),
 }
 
 
