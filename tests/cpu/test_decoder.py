@@ -193,7 +193,7 @@ def test_positions_and_states_that_do_not_fit_are_refused() -> None:
             decoder.step(token, position, state.layers, None)
     layers = [layer._replace(s=layer.s.transpose(2, 3)) for layer in state.layers]
     with pytest.raises(ValueError, match="contiguous"):
-        decoder.check(layers, 2)
+        decoder.check(layers)
 
 
 def test_an_infinite_weight_reaches_the_output(instruction_set: str) -> None:

@@ -403,8 +403,8 @@ class NativeDecoder(Protocol):
         """
         return False
 
-    def check(self, states: Sequence[DecoderState], batch: int) -> None:
-        """Refuses states of `batch` rows that it cannot step; by default none."""
+    def check(self, states: Sequence[DecoderState]) -> None:
+        """Refuses states of the right shapes whose memory it cannot step; by default none."""
         return
 
     def prefill(

@@ -83,6 +83,15 @@ class Compiled:
         wanted, advice = "no copying or pickling", "save the model and call load_decoder(folder)"
         raise TypeError(expected(f"a {type(self).__name__}", wanted, "one of them", advice))
 
+    def _check_state(self, state: DecodingState, batch: int) -> None:
+        """Refuses a state of another model or batch, or memory that cannot be stepped."""
+        layers, shapes = layers_of(state), [(batch, *shape) for shape in self._row_shapes]
+        got = [[tuple(x.shape) for x in layer] for layer in layers]
+        if got != [shapes] * self._layers:
+            wanted = f"{self._layers} layers of {shapes}"
+            raise ValueError(expected("state", wanted, got, "it comes from another batch or model"))
+        self.native.check(layers)
+
     def _zeros(self, batch: int) -> tuple[FixedState, ...]:
         shapes = [(batch, *shape) for shape in self._row_shapes]
         return zero_states(self._layers, shapes, self._device)
@@ -121,7 +130,7 @@ class CompiledTransformer(Compiled):
         check_vectors(x, self.config.embed_dim)
         self._check_place(x)
         state.check_step(x.shape[0])
-        self.native.check(layers_of(state), x.shape[0])
+        self._check_state(state, x.shape[0])
         y, _ = self.native.step(x.detach(), state.position, layers_of(state), None)
         return y, advance(state, None)
 
@@ -201,7 +210,7 @@ class CompiledDecoder(Compiled, GenerationMixin):
         check_parameters(state, self.head.num_parameters)
         refuse_others(state.fingerprint, self._fingerprint)
         state = state.clone()
-        self.native.check(layers_of(state), tokens.shape[0])
+        self._check_state(state, tokens.shape[0])
         return self._continue(tokens, lengths, state, room)
 
     def _begin(
@@ -368,7 +377,7 @@ class CompiledDecoder(Compiled, GenerationMixin):
         refuse_others(state.fingerprint, self._fingerprint)
         check_positions(state.cursor, self._longest)
         state.check_step(token.shape[0])
-        self.native.check(layers_of(state), token.shape[0])
+        self._check_state(state, token.shape[0])
 
 
 def advance(state: DecodingState, parameters: Tensor | None, count: int = 1) -> DecodingState:

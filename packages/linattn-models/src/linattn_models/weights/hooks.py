@@ -30,7 +30,8 @@ def refuse_hooks(modules: Iterable[nn.Module], advice: str) -> None:
     if torch.compiler.is_compiling():
         return
     for module in modules:
-        if not all(map(_gathers_weights, _own_hooks(module))):
+        hooked = module._forward_hooks or module._forward_pre_hooks
+        if hooked and not all(map(_gathers_weights, _own_hooks(module))):
             wanted, got = "no forward hook: a step would not run it", "one"
             raise ValueError(expected(f"a {type(module).__name__}", wanted, got, advice))
 
