@@ -50,7 +50,7 @@ def search_beams(
             state = source.hold(state.index_select(rows), beam)
             parameters, state = source.step(beam.last, keep_within_room(state))
         check.finish()
-    tokens = prompt.repeat(width).join(list(beam.drawn.flatten(0, 1).unbind(1)))
+    tokens = prompt.repeat(width).join([beam.drawn.flatten(0, 1).T])
     return Hypotheses(tokens.unflatten(0, (-1, width)), beam.ranks())
 
 
