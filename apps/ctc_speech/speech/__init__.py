@@ -1,4 +1,4 @@
-"""Phones from speech: audio, features, corpora, training, decoding."""
+"""Words and phones from speech: audio, features, corpora, training, decoding."""
 
 import sys
 from importlib.util import find_spec

@@ -152,6 +152,18 @@ def test_a_kaldi_folder_is_read_and_a_speaker_held_out(tones: Path) -> None:
     assert len(speakers(corpus, "train")) == 2 and len(speakers(corpus, "dev")) == 1
 
 
+def test_the_words_of_any_corpus_are_characters_or_pieces(tones: Path) -> None:
+    flags = CorpusFlags(data_dir=tones)
+    characters = flags.read("kaldi", kind="characters")
+    assert characters.units.inventory == (*"DGHILMOW", "\u2581")
+    item = characters.splits["train"][0]
+    assert "".join(item.labels) == "\u2581".join(item.words)
+    pieces = flags.read("kaldi", kind="bpe:20")
+    assert set(characters.units.inventory) < set(pieces.units.inventory)
+    item = pieces.splits["test"][0]
+    assert pieces.units.text(item.labels).split() == list(item.words)
+
+
 def test_kaldi_segments_arks_and_commands(tmp_path: Path) -> None:
     (tmp_path / "wav.scp").write_text("a /x/a.ark:17\nb\t/x/b c.wav\r\nc sph2pipe /x/c |\n")
     text = "a-1\tÉTÉ  TWO\u2028THREE\na-2\nb-1 ONE\n"

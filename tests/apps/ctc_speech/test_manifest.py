@@ -163,6 +163,13 @@ def test_recordings_that_cannot_be_learned_have_their_line(
     assert len(load_speech(corpus, "dev", skip, tmp_path)) == 1
 
 
+@pytest.mark.parametrize("content", ["", "\n\n", "not JSON"])
+def test_a_manifest_of_no_use_is_named(content: str, tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text(content)
+    with pytest.raises(ValueError, match=r"x\.jsonl: expected a line that can be used"):
+        read(tmp_path / "x.jsonl", "skip")
+
+
 def test_other_rates_are_resampled(own: Path, tmp_path: Path) -> None:
     lines = []
     for rate in (8_000, 44_100):

@@ -47,6 +47,8 @@ def read_manifest(path: Path, bad_input: BadInput, skipped: Counter[str]) -> lis
             if bad_input == "refuse":
                 raise
             skipped["lines of the manifest that cannot be used"] += 1
+    if not utterances:
+        raise ValueError(expected(str(path), "a line that can be used", "none"))
     return utterances
 
 
