@@ -117,7 +117,7 @@ def test_a_full_state_and_a_state_of_another_attention_are_refused(compiled: Kin
     with pytest.raises(ValueError, match="2 positions"):
         decoder.step(token, short)
     cache = tiny_model("softmax").float().to(compiled.device).prefill(token[:, None])[1]
-    with pytest.raises(TypeError, match="KeyValueCache"):
+    with pytest.raises(ValueError, match="KeyValueCache"):
         decoder.step(token, cache)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NoReturn, TypeGuard, cast
+from typing import Any, NoReturn, cast
 
 import torch
 from torch import Tensor
@@ -29,7 +29,6 @@ from linattn_models.state import (
     START,
     DecodingState,
     FixedState,
-    LayerState,
     check_end,
     check_parameters,
     check_positions,
@@ -85,12 +84,13 @@ class Compiled:
 
     def _check_state(self, state: DecodingState, batch: int) -> None:
         """Refuses a state of another model or batch, or memory that cannot be stepped."""
-        layers, shapes = layers_of(state), [(batch, *shape) for shape in self._row_shapes]
-        got = [[tuple(x.shape) for x in layer] for layer in layers]
-        if got != [shapes] * self._layers:
-            wanted = f"{self._layers} layers of {shapes}"
-            raise ValueError(expected("state", wanted, got, "it comes from another batch or model"))
-        self.native.check(layers)
+        shapes = [(batch, *shape) for shape in self._row_shapes]
+        own = [[tuple(x.shape) for x in layer] for layer in state.layers]
+        if own != [shapes] * self._layers:
+            wanted, advice = f"{self._layers} layers of {shapes}", "it comes from another model"
+            got = f"{len(own)} layers, such as a {type(state.layers[0]).__name__} of {own[0]}"
+            raise ValueError(expected("state", wanted, got, f"{advice} or batch"))
+        self.native.check(layers_of(state))
 
     def _zeros(self, batch: int) -> tuple[FixedState, ...]:
         shapes = [(batch, *shape) for shape in self._row_shapes]
@@ -387,13 +387,5 @@ def advance(state: DecodingState, parameters: Tensor | None, count: int = 1) -> 
 
 
 def layers_of(state: DecodingState) -> tuple[FixedState, ...]:
-    """The layers of a state; refuses those of other attention."""
-    layers = state.layers
-    if _are_fixed(layers):
-        return layers
-    wanted, got = "sums, with a window or without", f"a {type(layers[0]).__name__}"
-    raise TypeError(expected("a layer's state", wanted, got))
-
-
-def _are_fixed(layers: tuple[LayerState, ...]) -> TypeGuard[tuple[FixedState, ...]]:
-    return all(isinstance(layer, FixedState) for layer in layers)
+    """The layers of a state that was checked."""
+    return cast(tuple[FixedState, ...], state.layers)

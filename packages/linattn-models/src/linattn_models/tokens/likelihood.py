@@ -76,8 +76,8 @@ class Likelihood:
                 labels as in transformers, which are the tokens, but -100 where they do not count.
 
         Raises:
-            ValueError, TypeError: as for `log_probs`; labels that are not the tokens, or no token that
-                counts.
+            ValueError, TypeError: as for `log_probs`; labels that are not the tokens, or no token
+                that counts.
         """
         log_probs = self.log_probs(tokens, lengths)
         if loss_mask is not None:
