@@ -80,6 +80,42 @@ def test_the_real_address_is_printed_and_answers_are_logged(
     assert "secret" not in errors
 
 
+PROGRAM = """
+import gated_delta, torch
+from linattn import AutoregressiveTransformer, CharacterTokenizer, TransformerConfig, save
+torch.manual_seed(0)
+config = TransformerConfig(1, 2, 4, 8, attention=gated_delta.GatedDelta())
+model = AutoregressiveTransformer(config, 9, positions="none").eval()
+torch.nn.init.normal_(model.output.weight, std=0.5)
+model.tokenizer = CharacterTokenizer("abcdefgh ")
+save(model, "model")
+tokens = model.generate(prefix=[model.tokenizer.encode("abc")], max_new_tokens=20, seeds=5)
+print(model.tokenizer.decode(tokens[0, 3:].tolist()), end="")
+"""
+
+
+@pytest.mark.slow
+def test_an_attention_from_a_file_elsewhere_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guide = (Path(__file__).parents[2] / "docs/your-model.md").read_text()
+    cells = re.findall(r"^```\{code-cell\}\n(.*?)^```", guide, re.MULTILINE | re.DOTALL)
+    (cell,) = [cell for cell in cells if "register_attention(GatedDelta" in cell]
+    header = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
+    (tmp_path / "gated_delta.py").write_text(header + cell)
+    monkeypatch.chdir(tmp_path)
+    made = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
+    )
+    with running(Path("model"), subprocess.DEVNULL, "--imports", "gated_delta") as (_, address):
+        body = {"prompt": "abc", "max_tokens": 20, "seed": 5}
+        answer = httpx2.post(f"{address}/v1/completions", json=body, timeout=60).json()
+    assert answer["choices"][0]["text"] == made.stdout
+    command = [sys.executable, "-m", "linattn_models.serving", "model"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1 and "'gated-delta'; import the module" in ended.stderr
+
+
 def test_a_port_that_is_used_is_refused_before_the_model_is_read(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from pathlib import Path
 from typing import Literal
 
@@ -27,6 +28,8 @@ class Served:
     """Folder that `linattn_models.save` wrote, or that of a training run."""
     name: str | None = None
     """The model's name for clients; by default the folder's."""
+    imports: tuple[str, ...] = ()
+    """Modules that register what the model needs, such as its attention."""
     max_num_seqs: int = 64
     """Sequences that are stepped together."""
     max_num_batched_tokens: int | None = None
@@ -68,6 +71,8 @@ class Served:
 
 def make_decoder(served: Served) -> CompiledDecoder | AutoregressiveTransformer:
     """The saved model, compiled where that is asked for."""
+    for module in served.imports:
+        importlib.import_module(module)
     model = load(served.model).eval()
     if not isinstance(model, AutoregressiveTransformer):
         wanted = "an AutoregressiveTransformer"
