@@ -87,7 +87,7 @@ TEST_TOOLS = (
     "cupy-cuda13x", "nvidia-cuda-nvrtc",  # compile the ladder of prototypes
     "onnxruntime", "onnxscript",  # run what torch.onnx.export makes
     "transformers", "peft",
-    *SERVING, "httpx2", "openai", "langchain-openai",  # clients; litellm is too large for this
+    *SERVING, "httpx2", "openai", "langchain-openai",  # clients; litellm and ray are too large
     "playwright",  # a browser opens the pages, if there is Chromium
     "triton",  # compiles kernels for any GPU, and interprets them
 )  # fmt: skip

@@ -19,7 +19,7 @@ from tests.serving.clients import make_model, running
 pytest.importorskip("ray", reason="needs ray[serve], which is large")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of what ray imports
 CONVERSATIONS, TURNS, TOKENS = 20, 10, 5
-LONG = {"prompt": "abc", "max_tokens": 10_000}
+LONG = {"prompt": "abc", "max_tokens": 3_000}
 
 
 class Clients:
@@ -70,7 +70,7 @@ async def talk_while_one_dies(address: str, replica: psutil.Process) -> None:
         # Of those that the other one had, none fails.
         choices = await long
         assert {len(choice["tokens"]) for choice in choices if choice} == {LONG["max_tokens"]}
-        assert None in choices and all(clients.errors)
+        assert clients.errors and all(clients.errors)
 
 
 @pytest.mark.slow

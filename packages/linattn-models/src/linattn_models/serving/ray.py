@@ -72,6 +72,7 @@ def make_application(
         serve.ingress(create_app)(Server),
         name="Server",
         max_ongoing_requests=served.max_num_seqs + served.queue,
+        max_queued_requests=served.queue,  # in each proxy; Ray answers 503 to more
         graceful_shutdown_timeout_s=PATIENCE,
         autoscaling_config={
             "min_replicas": replicas,
