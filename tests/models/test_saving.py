@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -124,47 +122,6 @@ def test_what_is_no_model_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected a folder, got a file"):
         save(tiny_model(), tmp_path / "config.json")
     assert [x.name for x in tmp_path.iterdir()] == ["config.json"]
-
-
-def test_a_load_beside_saves_gives_one_of_the_models(tmp_path: Path) -> None:
-    """Two threads save models whose weights and settings tell them apart."""
-    models = {eps: tiny_model(eps=eps) for eps in (1e-3, 1e-4)}
-    for eps, model in models.items():
-        model.start.data.fill_(eps)
-    save(models[1e-3], tmp_path)
-    ended = threading.Event()
-
-    def save_until_ended(eps: float) -> None:
-        while not ended.is_set():
-            save(models[eps], tmp_path)
-
-    with ThreadPoolExecutor() as pool:
-        writers = [pool.submit(save_until_ended, eps) for eps in models]
-        try:
-            for _ in range(20):
-                loaded = load(tmp_path)
-                assert loaded.config.attention.eps == pytest.approx(loaded.start[0].item())
-        finally:
-            ended.set()
-        for writer in writers:
-            writer.result()
-
-
-def test_a_load_beside_two_saves_that_end_as_it_began(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old, new, read = tiny_model(), tiny_model("softmax"), model_files.read_weights
-    save(old, tmp_path)
-
-    def read_between_saves(path: Path) -> dict[str, Tensor]:
-        monkeypatch.setattr(model_files, "read_weights", read)
-        save(new, tmp_path)
-        tensors = read(path)
-        save(old, tmp_path)
-        return tensors
-
-    monkeypatch.setattr(model_files, "read_weights", read_between_saves)
-    assert load(tmp_path).to_dict() == old.to_dict()
 
 
 def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

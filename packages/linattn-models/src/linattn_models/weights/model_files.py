@@ -107,22 +107,18 @@ def checkpoint_step(folder: Path) -> int:
 def read_model_files(folder: Path) -> ModelFiles:
     """The configuration, the weights and the tokenizer that were saved together.
 
-    While a model is saved, and after a process was killed between two renames, the weights are new
-    where the configuration is not: that of the weights is still in its temporary folder.
+    After a process was killed between two renames, the weights are new where the configuration is
+    not: that of the weights is still in its temporary folder.
 
     Cost: reads the weights and computes their SHA-256.
     """
     path, weights = folder / CONFIG_FILE, folder / WEIGHTS_FILE
-    while True:
-        before = [_stamp(folder / name) for name in _FILES]
-        config, tensors = read_model_config(path), read_weights(weights)
-        digest = compute_digest(tensors)
-        for saved in (config, *_pending_configs(folder)):
-            tokenizer = _find_tokenizer(folder, saved)
-            if saved.get(DIGEST) == digest and (tokenizer or TOKENIZER_DIGEST not in saved):
-                return ModelFiles(saved, tensors, tokenizer)
-        if [_stamp(folder / name) for name in _FILES] == before:
-            break
+    config, tensors = read_model_config(path), read_weights(weights)
+    digest = compute_digest(tensors)
+    for saved in (config, *_pending_configs(folder)):
+        tokenizer = _find_tokenizer(folder, saved)
+        if saved.get(DIGEST) == digest and (tokenizer or TOKENIZER_DIGEST not in saved):
+            return ModelFiles(saved, tensors, tokenizer)
     advice = "save the model again"
     if config.get(DIGEST, digest) != digest:  # absent if another program or a person wrote it
         wanted = f"the weights that {CONFIG_FILE} names by {DIGEST}"
@@ -143,14 +139,6 @@ def _config_if_any(folder: Path) -> dict[str, Any]:
     with suppress(ValueError, FileNotFoundError):
         return read_model_config(folder / CONFIG_FILE)
     return {}
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    """Changes when the file is replaced; None if it does not exist."""
-    with suppress(FileNotFoundError):
-        status = path.stat()
-        return status.st_ino, status.st_mtime_ns
-    return None
 
 
 def _find_tokenizer(folder: Path, config: Mapping[str, Any]) -> bytes | None:
