@@ -29,6 +29,8 @@ END = "\0"
 """Stands after each file, where the tokenizer has it."""
 TOKENIZER = "tokenizer.json"
 TOKENS = ("training.bin", "held_out.bin")
+MOST_PAIRS = 1 << 20
+"""The largest vocabulary that is trained, for which the library takes memory at once."""
 
 
 class Counts(BaseModel, frozen=True, extra="forbid"):
@@ -110,10 +112,10 @@ def make_tokenizer(name: str, training: Sequence[Part], held_out: Sequence[Part]
         texts = (text for part in (*training, *held_out) for text in read_texts(part))
         return CharacterTokenizer(sorted(set(END).union(*texts)))
     kind, _, size = name.partition(":")
-    if kind == "bpe" and size.isdecimal() and int(size) > len(ByteTokenizer()):
+    if kind == "bpe" and size.isdecimal() and len(ByteTokenizer()) < int(size) <= MOST_PAIRS:
         return _train_pairs(int(size), training)
     if not Path(name).is_file():
-        wanted = "bytes, characters, bpe:SIZE with a size above 256, or a tokenizer's file"
+        wanted = f"bytes, characters, bpe:SIZE of 257 to {MOST_PAIRS:,}, or a tokenizer's file"
         raise ValueError(expected("--tokenizer", wanted, quote(name)))
     tokenizer = read_tokenizer(name, Path(name).read_bytes())
     for part in training:
@@ -216,6 +218,8 @@ def _open_tokens(folder: Path, tokenizer: str | None) -> Texts:
 
 
 def _map(file: Path, dtype: str) -> Array:
-    if not file.is_file() or not file.stat().st_size:
-        raise ValueError(expected(str(file), "a file of tokens", "none", "prepare it again"))
+    size = file.stat().st_size if file.is_file() else 0
+    if not size or size % np.dtype(dtype).itemsize:
+        wanted, got = f"a file of tokens in {dtype}", f"{size:,} bytes"
+        raise ValueError(expected(str(file), wanted, got, "prepare it again"))
     return np.memmap(file, dtype, "r")
