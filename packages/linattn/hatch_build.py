@@ -12,7 +12,7 @@ from hatchling.metadata.plugin.interface import MetadataHookInterface
 REQUIRED = ("linattn-core", "linattn-models")
 EXTRAS = {
     "cpu": ("linattn-cpu",),
-    "cuda": ("linattn-cuda",),
+    "cuda": ("linattn-cuda", "linattn-triton"),
     "triton": ("linattn-triton",),
     "serving": ("linattn-models[serving]",),
     "ray": ("linattn-models[ray]",),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from linattn_core import (
     LinearAttentionState,
@@ -22,6 +24,7 @@ from linattn_core import (
     registry,
     use_backend,
 )
+from linattn_core.calls import AttentionCall, StepCall
 from linattn_core.reference_backend.backend import ReferenceBackend
 from linattn_core.registry import find_backend, installed_backends, reload_backends
 
@@ -187,6 +190,53 @@ def test_a_backend_that_fails_to_load_is_told_once(distribution: Path) -> None:
     with pytest.raises(ValueError, match="libnothing"):
         linear_attention(*qkv(), backend="broken")
     assert "libnothing" in explain(*qkv())["broken"]
+
+
+class OnProcessors(ReferenceBackend):
+    """A backend that takes no memory of a GPU."""
+
+    name = "processors"
+
+    def refuses(self, call: AttentionCall | StepCall) -> str | None:
+        return "it is on a GPU." if call.device.type == "cuda" else None
+
+
+class WithoutKernels(OnProcessors):
+    name = "cuda"
+
+    def unusable(self) -> str | None:
+        return "it was built without its kernels."
+
+
+class OnGpus(ReferenceBackend):
+    """A backend that has no kernels for float64."""
+
+    name = "kernels"
+
+    def refuses(self, call: AttentionCall | StepCall) -> str | None:
+        return "it takes no float64." if call.query.dtype == torch.float64 else None
+
+
+@pytest.mark.parametrize(
+    ("others", "warned"), [((OnProcessors, WithoutKernels), 1), ((OnGpus,), 0)]
+)
+def test_a_gpu_without_kernels_is_told_once(
+    others: tuple[type[ReferenceBackend], ...], warned: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backends = [*(x() for x in others), ReferenceBackend()]
+    installed = [registry.Installed(x.name, "a test", x, None) for x in backends[:-1]]
+    installed.append(registry.Installed("reference", "linattn-core", backends[-1], None))
+    monkeypatch.setattr(registry, "_installed", installed)
+    registry._warn_of_missing_kernels.cache_clear()
+    with FakeTensorMode(), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        x = torch.empty(1, 1, 4, 8, dtype=torch.float64, device="cuda")
+        for _ in range(2):
+            assert registry.select("auto", AttentionCall(x, x, x)).name == "reference"
+    registry._warn_of_missing_kernels.cache_clear()
+    messages = [str(x.message) for x in caught]
+    assert len(messages) == warned
+    assert all("without its kernels" in x and "pip install" in x for x in messages)
 
 
 def test_info_shows_the_condition_of_each_backend(

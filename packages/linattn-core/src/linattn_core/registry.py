@@ -7,10 +7,13 @@ inside the torch operator, so `torch.compile` sees one node, whatever is install
 
 from __future__ import annotations
 
+import functools
 import threading
 import warnings
 from importlib.metadata import EntryPoint, entry_points
 from typing import NamedTuple
+
+import torch
 
 from linattn_core.calls import AttentionCall, StepCall
 from linattn_core.decoder_spec import CannotCompile, DecoderDescription, NativeDecoder
@@ -20,6 +23,7 @@ from linattn_core.reference_backend.backend import ReferenceBackend
 
 ENTRY_POINT_GROUP = "linattn.backends"
 RESERVED_NAMES = ("auto", "reference")
+_GPUS = ("cuda", "xpu")  # torch calls AMD's cuda, too
 _NO_DECODERS = "it compiles no decoders; on a GPU a model's own step is recorded as a graph."
 
 
@@ -106,6 +110,7 @@ def reload_backends() -> None:
     with _lock:
         _installed = None
         _steps.clear()
+        _warn_of_missing_kernels.cache_clear()
 
 
 def backends() -> tuple[str, ...]:
@@ -135,6 +140,8 @@ def select(name: str, call: AttentionCall | StepCall) -> Backend:
     if name == "auto":
         for entry in _installed or installed_backends():
             if entry.backend is not None and entry.backend.refuses(call) is None:
+                if entry.name == "reference" and call.device.type in _GPUS:
+                    _warn_of_missing_kernels(call.device)
                 return entry.backend
         raise ValueError("No backend accepts this call.")
     backend = find_backend(name)
@@ -142,6 +149,24 @@ def select(name: str, call: AttentionCall | StepCall) -> Backend:
     if reason is not None:
         raise ValueError(f"backend {name!r} refuses this call: {reason}")
     return backend
+
+
+@functools.cache
+def _warn_of_missing_kernels(device: torch.device) -> None:
+    """Warns, once for each GPU, if no backend but the reference runs even a plain call there."""
+    x = torch.empty(1, 1, 1, 16, device=device)
+    plain = AttentionCall(x, x, x, is_causal=True)
+    others = [entry for entry in installed_backends() if entry.name != "reference"]
+    if any(entry.backend and entry.backend.refuses(plain) is None for entry in others):
+        return
+    live = [entry for entry in others if entry.backend and entry.backend.unusable() is None]
+    faults = "".join(f" ({entry.name}: {entry.condition})" for entry in others if entry not in live)
+    warnings.warn(
+        f"Calls on {device} run by plain PyTorch, which is slow, as no kernels for it are "
+        f"live{faults}; `python -m pip install linattn-triton` installs some without a compiler.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 def select_step(name: str, call: StepCall) -> Backend:
