@@ -22,6 +22,7 @@ _INTEGERS = {
     "heads", "groups", "length", "dim", "value_dim", "segments", "sequences", "parts", "inner",
     "width", "row_stride", "column_stride", "slots",
 }  # fmt: skip
+_WIDTHS = {"dim", "value_dim", "inner", "width", "length"}
 _FLOATS = {"eps"}
 _INT64 = {"key_lengths", "cu_seqlens", "state_indices"}
 _OPERANDS = {
@@ -56,10 +57,11 @@ class Build(NamedTuple):
 
     @property
     def configuration(self) -> Configuration:
-        """That of a call with many heads."""
+        """That of a launch."""
         return choose(
-            self.width, self.width, 10**6, half=self.dtype == "bf16",
-            light=self.kernel in _CAUSAL and not self.with_all,
+            self.width, self.width, half=self.dtype == "bf16",
+            decay=self.with_all and "decay" in self.kernel.arg_names,
+            capability=self.target.arch if self.target.backend == "cuda" else 0,
             heavy=self.kernel in (causal.query_gradient, causal.key_gradient) and self.with_all,
         )  # fmt: skip
 
@@ -86,18 +88,24 @@ class Build(NamedTuple):
             elif name.endswith("_strides"):
                 constants[(place, 3)] = 1
         attributes = {
-            (place,): [["tt.divisibility", 16]]
+            at: [["tt.divisibility", 16]]
             for place, name in enumerate(self.kernel.arg_names)
-            if str(signature[name]).startswith("*")
+            for at in self._divisible(place, name, str(signature[name]))
         }
         source = ASTSource(self.kernel, signature, constants, attributes)
         options = {"num_warps": chosen.num_warps, "num_stages": chosen.num_stages}
         return triton.compile(source, target=self.target, options=options)
 
+    def _divisible(self, place: int, name: str, kind: str) -> list[tuple[int, ...]]:
+        """Arguments that are multiples of 16 at a launch: addresses, widths, strides of rows."""
+        if name.endswith("_strides"):
+            return [(place, i) for i in range(3)]
+        return [(place,)] if kind.startswith("*") or name in _WIDTHS else []
+
     def _kind(self, name: str) -> Any:
         optional = {"key_lengths", "cu_seqlens", "mask", "decay", "initial_s", "initial_z",
                     "last_s", "last_z", "grad_last_s", "grad_last_z", "grad_initial_s",
-                    "grad_initial_z", "grad_decay", "before_s", "before_z"}  # fmt: skip
+                    "grad_initial_z", "grad_decay", "before_s", "before_z", "factors"}  # fmt: skip
         is_passed = self.with_all or (name == "mask" and self.with_mask)
         if name.isupper() or (name in optional and not is_passed):
             return "constexpr"

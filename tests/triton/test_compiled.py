@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 
 import pytest
 
@@ -17,13 +18,37 @@ pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") == "1", reason="kernels are interpreted, not compiled"
 )
 PRODUCTS = re.compile(r"mma\.sync|wgmma\.mma|tcgen05\.mma|v_mfma")
+# The assembler of triton 3.6 and 3.7 compiles these wrongly.
+LEFT_IN_REGISTERS = re.compile(r"wgmma\.mma_async\S*\s*\{[^}]*\},\s*\{")
 DTYPES = ("bf16", "fp16", "fp32")
+# The most bytes of a thread in local memory, by dtype and width. Fewer columns of a program would
+# leave more registers, but all programs of a head read its rows. Rows of 256, and the products of
+# float32 in six parts, need more than there are in any case.
+MOST_LOCAL = {
+    "bf16": {32: 0, 64: 64, 128: 320, 256: 640},
+    "fp16": {32: 0, 64: 320, 128: 320, 256: 320},
+    "fp32": {32: 16, 64: 320, 128: 720, 256: 1_040},
+}
 
 
 def check(build: Build) -> None:
     compiled = build.compile()
     assert compiled.metadata.shared <= SHARED[build.target.arch], build
-    assert PRODUCTS.search(compiled.asm.get("ptx") or compiled.asm["amdgcn"]), build
+    code = compiled.asm.get("ptx") or compiled.asm["amdgcn"]
+    assert PRODUCTS.search(code), build
+    assert not LEFT_IN_REGISTERS.search(code), build
+    if build.target.backend == "cuda":
+        assert local_bytes(compiled.asm["cubin"]) <= MOST_LOCAL[build.dtype][build.width], build
+
+
+def local_bytes(cubin: bytes) -> int:
+    """Bytes of a thread in local memory, of the one kernel in a file of machine code."""
+    machine_code = pytest.importorskip("tests.cuda.machine_code")
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        (kernel,) = machine_code.kernels_of(file.name).values()
+    return int(kernel.spilled)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])

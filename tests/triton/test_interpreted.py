@@ -36,6 +36,7 @@ PART = [
     "tests/contract/test_properties.py::"
     "test_a_step_in_place_is_the_step_that_returns_its_state[triton]",
     "tests/triton/test_decay.py",
+    "tests/triton/test_segments.py",
     "tests/triton/test_sums.py",
 ]
 

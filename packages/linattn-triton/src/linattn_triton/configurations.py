@@ -8,8 +8,10 @@ WIDEST = 256
 """The most features or values that a program keeps."""
 NARROWEST = 16
 """The fewest rows or columns of a matrix product."""
-MANY = 256
-"""Programs from which on a GPU is full, so that columns are not split further."""
+MANY = 512
+"""Programs that fill a GPU: sequences are cut until there are so many."""
+SHORTEST = 256
+"""The fewest positions of a segment: shorter ones cost more in states than they gain."""
 LONG = 2**16
 """The most positions that a program sums without compensating what each addition rounds."""
 
@@ -43,9 +45,12 @@ TABLE = {
     (256, False): Configuration(16, 16, 4, 1),
 }
 
-# Warps of causal kernels without decay, from twice MANY heads on. 512 heads of 64 dims and 2,048
-# positions in bfloat16 take 0.30 ms on an H200, with gradients 1.46; 4 warps take 0.44 and 1.78.
-FEW_WARPS = {(64, True): 2}
+# On compute capability 9.0, triton takes `wgmma` for products of 64 rows by four warps. With a left
+# operand in registers, the assembler of triton 3.6 and 3.7 compiles that wrongly. So there are two
+# warps, which is also faster, or at most 32 columns, which `tiles.dot_positions` makes the rows.
+HOPPER = 90
+HOPPER_TABLE = {(64, True): Configuration(32, 64, 2, 3)}
+HOPPER_BLOCK = 32
 
 
 def power_of_two(width: int) -> int:
@@ -54,26 +59,24 @@ def power_of_two(width: int) -> int:
 
 
 def choose(
-    summed: int, columns: int, heads: int, *, half: bool, light: bool = False, heavy: bool = False
-) -> Configuration:
-    """The configuration of a kernel.
+    summed: int, columns: int, *, half: bool, decay: bool = False, heavy: bool = False,
+    capability: int = 0,
+) -> Configuration:  # fmt: skip
+    """The configuration of a kernel, which does not depend on how many sequences a call has.
 
     Args:
         summed: the width of the rows that are multiplied.
         columns: those of the result.
-        heads: that walk side by side; where they are few, more programs share the columns.
         half: whether operands are rounded to 16 bits.
-        light: whether the kernel is causal, without decay.
+        decay: whether states decay.
         heavy: whether the kernel also computes the gradient of decay, for which half of the columns
             leave registers.
+        capability: of an NVIDIA GPU, as 90; else 0.
     """
     row = max(32, power_of_two(summed)), half
     chosen = TABLE[row]
-    if light and heads >= 2 * MANY:
-        chosen = chosen._replace(num_warps=FEW_WARPS.get(row, chosen.num_warps))
+    if capability == HOPPER:
+        narrow = chosen._replace(block=min(chosen.block, HOPPER_BLOCK))
+        chosen = narrow if decay else HOPPER_TABLE.get(row, narrow)
     block = min(chosen.block, power_of_two(columns))
-    if heavy:
-        block = max(NARROWEST, block // 2)
-    while block > NARROWEST and heads * -(-columns // block) < MANY:
-        block //= 2
-    return chosen._replace(block=block)
+    return chosen._replace(block=max(NARROWEST, block // 2) if heavy else block)

@@ -79,6 +79,15 @@ def too_old(index: int | None) -> str | None:
     )
 
 
+@functools.cache
+def capability(device: torch.device) -> int:
+    """The compute capability of an NVIDIA GPU, as 90 for 9.0; 0 of all else."""
+    if device.type != "cuda" or torch.version.hip is not None:
+        return 0
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * major + minor
+
+
 def current(device: torch.device) -> AbstractContextManager[object]:
     """Makes a GPU the current one, whose current stream Triton launches kernels on."""
     if device.type == "cpu":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import Any
 
 import torch
@@ -11,23 +13,26 @@ from linattn_core.calls import AttentionCall, Gradients, Output, StepCall
 from linattn_core.native import new_gradients
 from linattn_core.state import LinearAttentionState
 from linattn_triton import causal, device, reads
-from linattn_triton.configurations import LONG, MANY, choose, power_of_two
+from linattn_triton.configurations import LONG, MANY, SHORTEST, choose, power_of_two
 from linattn_triton.constants import LANGUAGE_DTYPES, MAPS
 
 # Positions of a program of `reads.normalizer_gradient`.
 _ROWS = 32
+# Numbers of states that a program of `causal.scan` adds up.
+_SCANNED = 1_024
 
 
 def causal_forward(call: AttentionCall, output: Output) -> None:
     """Writes output, normalizer and, where it is wanted, the last state."""
-    heads = call.num_sequences * call.heads
-    options, blocks = _options(call, call.feature_dim, call.value_dim, heads)
+    options, blocks = _options(call, call.feature_dim, call.value_dim)
+    segments = _segments(call)
+    start = _before_keys(call, segments)
     _launch(
-        causal.forward, heads * blocks,
+        causal.forward, call.num_sequences * call.heads * segments * blocks,
         *_tensors(call.query, call.key, call.value), output.out, output.normalizer,
-        *_places(call), call.log_decay, *_pair(call.initial_state), *_pair(output.state),
-        *_sizes(call), call.eps, MAP=MAPS[call.feature_map], NORMALIZE=call.normalize,
-        COMPENSATE=call.key_length > LONG, **options,
+        *_places(call), call.log_decay, *_pair(start), *_pair(output.state),
+        *_sizes(call), segments, call.num_sequences, call.eps, MAP=MAPS[call.feature_map],
+        NORMALIZE=call.normalize, COMPENSATE=call.key_length > LONG, **options,
     )  # fmt: skip
 
 
@@ -62,39 +67,46 @@ def causal_backward(
     wants_decay = gradients.log_decay is not None
     inputs = _tensors(call.query, call.key, call.value, grad_out)
     flags: dict[str, Any] = {"MAP": MAPS[call.feature_map], "NORMALIZE": call.normalize}
-    heads, kv_heads = call.num_sequences * call.heads, call.num_sequences * call.kv_heads
+    segments = _segments(call)
+    sizes = (*_sizes(call), segments, call.num_sequences)
+    programs = call.num_sequences * call.heads * segments
+    kv_programs = call.num_sequences * call.kv_heads * segments
     read = written = None
     before: tuple[Tensor | None, Tensor | None] = (None, None)
     if gradients.query is not None or wants_decay:
         # Upstream gradients over a small normalizer are large, and their products cancel with h.
         options, blocks = _options(
-            call, call.value_dim, call.feature_dim, heads, heavy=wants_decay, cancels=True
+            call, call.value_dim, call.feature_dim, heavy=wants_decay, cancels=True
         )
         if wants_decay:
             before = _new_states(call, options["CHUNK"], options["DOT"])
             read = h.new_empty(call.batch, call.heads, blocks, call.key_length)
         _launch(
-            causal.query_gradient, heads * blocks, *inputs, output.normalizer, h, gradients.query,
-            read, *before, *places, call.log_decay, *_pair(call.initial_state),
-            *_sizes(call), **flags, **options,
+            causal.query_gradient, programs * blocks, *inputs, output.normalizer, h,
+            gradients.query, read, *before, *places, call.log_decay,
+            *_pair(_before_keys(call, segments)), *sizes, **flags, **options,
         )  # fmt: skip
-    if gradients.key is not None or gradients.initial_state is not None or wants_decay:
-        options, blocks = _options(
-            call, call.value_dim, call.feature_dim, kv_heads, heavy=wants_decay
+    wants_keys = gradients.key is not None or gradients.initial_state is not None or wants_decay
+    end = None
+    if wants_keys or gradients.value is not None:
+        end = _scan(
+            call, segments, grad_state, call.query, grad_out, h=h, normalizer=output.normalizer
         )
+    if wants_keys:
+        options, blocks = _options(call, call.value_dim, call.feature_dim, heavy=wants_decay)
         if wants_decay:
             written = h.new_empty(call.batch, call.kv_heads, blocks, call.key_length)
         _launch(
-            causal.key_gradient, kv_heads * blocks, *inputs, output.normalizer, h, gradients.key,
-            written, *before, *places, call.log_decay, *_pair(grad_state),
-            *_pair(gradients.initial_state), *_sizes(call), **flags, **options,
+            causal.key_gradient, kv_programs * blocks, *inputs, output.normalizer, h,
+            gradients.key, written, *before, *places, call.log_decay, *_pair(end),
+            *_pair(gradients.initial_state), *sizes, **flags, **options,
         )  # fmt: skip
     if gradients.value is not None:
-        options, blocks = _options(call, call.feature_dim, call.value_dim, kv_heads)
+        options, blocks = _options(call, call.feature_dim, call.value_dim)
         _launch(
-            causal.value_gradient, kv_heads * blocks, *inputs, output.normalizer, gradients.value,
-            *places, call.log_decay, _pair(grad_state)[0], *_sizes(call),
-            **flags, **options,
+            causal.value_gradient, kv_programs * blocks,
+            *_tensors(call.query, call.key, grad_out), output.normalizer, gradients.value,
+            *places, call.log_decay, _pair(end)[0], *sizes, **flags, **options,
         )  # fmt: skip
     if read is not None and written is not None:
         read = read.unflatten(1, (call.kv_heads, call.groups)).sum((2, 3))
@@ -106,9 +118,9 @@ def noncausal_forward(call: AttentionCall, output: Output) -> None:
     """Writes output, normalizer and the sums over the keys."""
     state = output.state
     assert state is not None, "a non-causal call keeps the sums over its keys"
-    _add_up(call, state, call.key, call.value, call.initial_state, groups=1)
+    _add_up(call, state, call.key, call.value, call.initial_state)
     heads = call.num_sequences * call.heads
-    options, blocks = _options(call, call.feature_dim, call.value_dim, heads)
+    options, blocks = _options(call, call.feature_dim, call.value_dim)
     parts = _parts(call.query_length, options["CHUNK"], heads * blocks)
     _launch(
         reads.read_output, heads * blocks * parts,
@@ -140,10 +152,7 @@ def noncausal_backward(
             return gradients
         shape = (call.num_sequences, call.kv_heads, dim)
         sums = LinearAttentionState(h.new_empty(*shape, value_dim), h.new_empty(shape))
-    _add_up(
-        call, sums, call.query, grad_out, grad_state, groups=call.groups, h=h,
-        normalizer=output.normalizer,
-    )  # fmt: skip
+    _add_up(call, sums, call.query, grad_out, grad_state, h=h, normalizer=output.normalizer)
     if gradients.key is not None:
         _read(call, call.value, 0, call.key, phi, *sums, gradients.key, (1, value_dim))
     if gradients.value is not None:
@@ -176,27 +185,82 @@ def _add_up(
     c: Tensor,
     start: LinearAttentionState | None,
     *,
-    groups: int,
     h: Tensor | None = None,
     normalizer: Tensor | None = None,
 ) -> None:
     """into = start + the sums of phi(a) c^T and phi(a); of queries, if there is an h, else keys."""
-    rows = call.num_sequences * call.kv_heads
-    options, blocks = _options(call, call.feature_dim, call.value_dim, rows)
-    segments = _parts(a.shape[2], options["CHUNK"], rows * blocks)
-    partial = [x.new_empty(segments, *x.shape) for x in into]
-    places = _places(call) if h is None else (None, call.cu_seqlens, None)
-    _launch(
-        reads.add_up, rows * blocks * segments, *_tensors(a, c), normalizer, h, *partial, *places,
-        a.shape[1], groups, a.shape[2], call.feature_dim, call.value_dim, segments,
-        call.num_sequences, MAP=MAPS[call.feature_map],
-        SCALED=h is not None and call.normalize,
-        COMPENSATE=a.shape[2] * groups > LONG * segments, **options,
-    )  # fmt: skip
-    for target, parts, first in zip(into, partial, _pair(start), strict=True):
+    blocks = _options(call, call.feature_dim, call.value_dim)[1]
+    segments = _parts(a.shape[2], 64, call.num_sequences * call.kv_heads * blocks)
+    sums, _ = _sum_segments(call, segments, a, c, h=h, normalizer=normalizer)
+    for target, parts, first in zip(into, sums, _pair(start), strict=True):
         torch.sum(parts, 0, out=target)
         if first is not None:
             target.add_(first)
+
+
+def _before_keys(call: AttentionCall, segments: int) -> LinearAttentionState | None:
+    """S and z before each segment."""
+    return _scan(call, segments, call.initial_state, call.key, call.value)
+
+
+def _scan(
+    call: AttentionCall,
+    segments: int,
+    first: LinearAttentionState | None,
+    a: Tensor,
+    c: Tensor,
+    *,
+    h: Tensor | None = None,
+    normalizer: Tensor | None = None,
+) -> LinearAttentionState | None:
+    """The states that segments begin with, (segments, sequences, H_kv, F, M), the first `first`.
+
+    S and z from a = keys and c = values; with an h their gradients, from behind, from a = queries.
+    """
+    if segments == 1:
+        return first
+    states, factors = _sum_segments(call, segments, a, c, h=h, normalizer=normalizer)
+    rows = call.num_sequences * call.kv_heads
+    for x, before in zip(states, _pair(first), strict=True):
+        numbers = x[0].numel()
+        _launch(
+            causal.scan, -(-numbers // _SCANNED), x, before, factors, numbers // max(1, rows), rows,
+            segments, BACKWARDS=h is not None, BLOCK=_SCANNED,
+        )  # fmt: skip
+    return states
+
+
+def _sum_segments(
+    call: AttentionCall,
+    segments: int,
+    a: Tensor,
+    c: Tensor,
+    *,
+    h: Tensor | None,
+    normalizer: Tensor | None,
+) -> tuple[LinearAttentionState, Tensor | None]:
+    """The sums of phi(a) c^T and phi(a) over each segment, and by how much each decays.
+
+    The sums are of queries, if there is an h, else of keys.
+    """
+    options, blocks = _options(call, call.feature_dim, call.value_dim)
+    groups = 1 if h is None else call.groups
+    shape = (segments, call.num_sequences, call.kv_heads)
+    new = functools.partial(torch.empty, device=a.device, dtype=torch.float32)
+    sums = LinearAttentionState(
+        new(*shape, call.feature_dim, call.value_dim), new(*shape, call.feature_dim)
+    )
+    factors = None if call.log_decay is None else new(shape)
+    of_keys = call.is_causal or h is None  # a query and a key at each position
+    places = _places(call) if of_keys else (None, call.cu_seqlens, None)
+    _launch(
+        reads.add_up, math.prod(shape) * blocks, *_tensors(a, c), normalizer, h, *sums, factors,
+        *places, call.log_decay, a.shape[1], groups, a.shape[2], call.feature_dim, call.value_dim,
+        segments, call.num_sequences, MAP=MAPS[call.feature_map],
+        SCALED=h is not None and call.normalize,
+        COMPENSATE=a.shape[2] * groups > LONG * segments, **options,
+    )  # fmt: skip
+    return sums, factors
 
 
 def _read(
@@ -216,7 +280,7 @@ def _read(
     """One gradient by `reads.read_gradient`; of queries, if there is an h, else of keys."""
     heads, length, width = into.shape[1:]
     rows = call.num_sequences * heads
-    options, blocks = _options(call, a.shape[3], width, rows, cancels=h is not None)
+    options, blocks = _options(call, a.shape[3], width, cancels=h is not None)
     parts = _parts(length, options["CHUNK"], rows * blocks)
     places, groups = (
         (_places(call), 1) if h is None else ((None, call.cu_seqlens, None), call.groups)
@@ -234,9 +298,8 @@ def _launch(kernel: Any, programs: int, *arguments: Any, **options: Any) -> None
 
 
 def _options(
-    call: AttentionCall, summed: int, columns: int, heads: int, *, heavy: bool = False,
-    cancels: bool = False,
-) -> tuple[dict[str, Any], int]:  # fmt: skip
+    call: AttentionCall, summed: int, columns: int, *, heavy: bool = False, cancels: bool = False
+) -> tuple[dict[str, Any], int]:
     """The keyword arguments of a kernel, and the blocks of columns.
 
     For `heavy` see `choose`, for `cancels` see `precision`.
@@ -244,8 +307,14 @@ def _options(
     dtypes = (call.query_dtype, call.value_dtype)
     dtype = dtypes[0] if dtypes[0] == dtypes[1] else torch.float32
     half = dtype == torch.bfloat16
-    light = call.is_causal and call.log_decay is None
-    chosen = choose(summed, columns, heads, half=half, light=light, heavy=heavy)
+    chosen = choose(
+        summed,
+        columns,
+        half=half,
+        decay=call.log_decay is not None,
+        heavy=heavy,
+        capability=device.capability(call.device),
+    )
     options = {
         "CHUNK": chosen.chunk, "WIDTH": power_of_two(summed), "BLOCK": chosen.block,
         "DOT": LANGUAGE_DTYPES[half],
@@ -270,7 +339,15 @@ def _new_states(call: AttentionCall, chunk: int, dot: Any) -> tuple[Tensor, Tens
 
 def _parts(length: int, chunk: int, programs: int) -> int:
     """Programs that share the chunks of a sequence, until there are many."""
-    return max(1, min(-(-length // chunk), 4 * MANY // max(1, programs)))
+    return max(1, min(-(-length // chunk), 2 * MANY // max(1, programs)))
+
+
+def _segments(call: AttentionCall) -> int:
+    """Pieces that each sequence of a causal call is cut into, a program for each."""
+    blocks = _options(call, call.feature_dim, call.value_dim)[1]
+    programs = call.num_sequences * call.kv_heads * blocks
+    length = call.batch * call.key_length // max(1, call.num_sequences)
+    return max(1, min(length // SHORTEST, MANY // max(1, programs)))
 
 
 def _tensors(*tensors: Tensor) -> tuple[Any, ...]:

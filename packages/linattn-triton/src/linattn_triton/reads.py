@@ -9,10 +9,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from linattn_triton.decay import decay_between
 from linattn_triton.tiles import (
+    CUTS,
     add,
     dot,
+    dot_exactly,
+    dot_positions,
     find_chunk,
+    find_segment,
     find_work,
     load_derivative,
     load_matrix,
@@ -26,48 +31,74 @@ from linattn_triton.tiles import (
 )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=CUTS)
 def add_up(
-    a, a_strides, c, c_strides, normalizer, h, s, z, key_lengths, cu_seqlens, mask,
+    a, a_strides, c, c_strides, normalizer, h, s, z, factors, key_lengths, cu_seqlens, mask, decay,
     heads, groups, length, dim, value_dim, segments, sequences,
     MAP: tl.constexpr, SCALED: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr,
     BLOCK: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr, COMPENSATE: tl.constexpr,
 ):  # fmt: skip
     """A segment's sums of phi(a) c^T and of phi(a), or of h phi(a), over each group of heads.
 
-    Segment i has every chunk of which i is the remainder by the number of segments.
+    They are of queries if there is an h, else of keys. With decay, keys decay until the end of the
+    segment, and queries count what is left of its start; `factors` has the decay across it.
     """
     blocks = tl.maximum(tl.cdiv(value_dim, BLOCK), 1)
     kv_heads = heads // groups
     block, segment, kv_head, sequence, row, start, stop = find_work(
         blocks, segments, kv_heads, cu_seqlens, length
     )
+    start, stop = find_segment(start, stop, segment, segments)
     features = tl.arange(0, WIDTH).to(tl.int64)
     columns = (block * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
     total = tl.zeros([WIDTH, BLOCK], tl.float32)
     total_z = tl.zeros([WIDTH], tl.float32)
     lost, lost_z = tl.zeros_like(total), tl.zeros_like(total_z)
-    for first in range(start + segment * CHUNK, stop, segments * CHUNK):
-        positions, _, exists = find_chunk(first, stop, row, length, key_lengths, mask, CHUNK)
+    factor = 1.0
+    chunks = tl.cdiv(stop - start, CHUNK)
+    for done in range(0, chunks):
+        chunk = chunks - 1 - done if h is not None else done  # time runs backwards for gradients
+        positions, present, exists = find_chunk(
+            start + chunk * CHUNK, stop, row, length, key_lengths, mask, CHUNK
+        )
+        if decay is not None:
+            _, from_start, to_end, across = decay_between(
+                decay, (row * kv_heads + kv_head) * length, positions, exists, CHUNK
+            )
+            left = from_start if h is not None else to_end
+            total *= across
+            lost *= across
+            total_z *= across
+            lost_z *= across
+            factor *= across
+        if h is not None:
+            exists = present
         for member in range(0, groups):
             head = kv_head * groups + member
             rows = (row * heads + head) * length + positions
             tile_a = load_tile(a, a_strides, row, head, positions, exists, features, dim, MAP)
             tile_c = load_tile(c, c_strides, row, head, positions, exists, columns, value_dim, 0)
             tile_c = scale_rows(tile_c, normalizer, rows, exists, SCALED)
-            tile_a = round_operand(tile_a, DOT, PRECISION)
-            term = dot(tl.trans(tile_a), tile_c, DOT, PRECISION)
+            if decay is not None:
+                tile_a *= left[:, None]
+                term = dot_exactly(tile_a, tile_c, DOT, PRECISION)
+            else:
+                tile_a = round_operand(tile_a, DOT, PRECISION)
+                term = dot_positions(tile_a, tile_c, DOT, PRECISION)
             total, lost = add(total, lost, term, COMPENSATE)
             if h is not None:
                 tile_a *= tl.load(h + rows, mask=exists, other=0.0)[:, None]
             total_z, lost_z = add(total_z, lost_z, tl.sum(tile_a, 0), COMPENSATE)
-    of_z = ((segment * sequences + sequence) * kv_heads + kv_head) * dim
+    of_head = (segment * sequences + sequence) * kv_heads + kv_head
+    of_z = of_head * dim
     store_matrix(s, of_z * value_dim, total, features, dim, value_dim, columns, value_dim, 1)
     if block == 0:
         store_vector(z, of_z, total_z, features, dim)
+        if decay is not None:
+            tl.store(factors + of_head, factor)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=CUTS)
 def read_output(
     q, q_strides, s, z, out, normalizer, cu_seqlens,
     heads, groups, length, dim, value_dim, eps, parts,
@@ -97,7 +128,7 @@ def read_output(
         tl.store(normalizer + of_out + positions, total, mask=present & (block == 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=CUTS)
 def read_gradient(
     a, a_strides, x, x_strides, s, z, h, normalizer, out, key_lengths, cu_seqlens, mask,
     heads, groups, length, inner, width, row_stride, column_stride, parts,

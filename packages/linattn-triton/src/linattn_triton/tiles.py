@@ -12,6 +12,8 @@ import triton.language as tl
 
 ELU = tl.constexpr(1)
 RELU = tl.constexpr(2)
+CUTS = ("segments", "parts", "sequences", "rows")
+"""Arguments that change with the batch: Triton is not to compile again for 1 or multiples of 16."""
 
 
 @triton.jit
@@ -30,6 +32,14 @@ def find_work(blocks, parts, heads, cu_seqlens, length):
         start = tl.minimum(tl.maximum(tl.load(cu_seqlens + sequence), 0), length)
         stop = tl.minimum(tl.maximum(tl.load(cu_seqlens + sequence + 1), 0), length)
     return block, part, head, sequence, row, start, stop
+
+
+@triton.jit
+def find_segment(start, stop, segment, segments):
+    """Where a segment of a sequence starts and stops: whole chunks, of 64 positions or fewer."""
+    step = tl.cdiv(tl.cdiv(stop - start, 64), segments) * 64
+    first = tl.minimum(start + segment * step, stop)
+    return first, tl.minimum(first + step, stop)
 
 
 @triton.jit
@@ -147,17 +157,30 @@ def dot(left, right, DOT: tl.constexpr, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def dot_exactly(left, right, DOT: tl.constexpr, PRECISION: tl.constexpr):
-    """The product of float32 numbers, in parts that lose no bit, with numbers in DOT or TF32."""
-    if PRECISION == "bf16x3":
-        return dot(left, right, DOT, "bf16x6")
-    elif DOT == tl.bfloat16 or PRECISION == "tf32":  # noqa: SIM300
-        rest = left - round_operand(left, DOT, PRECISION)
-        low = rest - round_operand(rest, DOT, PRECISION)
-        small = dot(low, right, DOT, PRECISION) + dot(rest, right, DOT, PRECISION)
-        return small + dot(left, right, DOT, PRECISION)
+def dot_positions(a, b, DOT: tl.constexpr, PRECISION: tl.constexpr):
+    """a^T b, the sum over positions of what goes into a state.
+
+    Where b has few columns, they are the rows of the product: it takes fewer registers, and see
+    HOPPER_TABLE.
+    """
+    if a.shape[1] >= 64 and b.shape[1] < 64:
+        return tl.trans(dot(tl.trans(b), a, DOT, PRECISION))
     else:
-        return dot(left, right, DOT, PRECISION)
+        return dot(tl.trans(a), b, DOT, PRECISION)
+
+
+@triton.jit
+def dot_exactly(a, b, DOT: tl.constexpr, PRECISION: tl.constexpr):
+    """`dot_positions` of float32 numbers, in parts that lose no bit, and numbers in DOT or TF32."""
+    if PRECISION == "bf16x3":
+        return dot_positions(a, b, DOT, "bf16x6")
+    elif DOT == tl.bfloat16 or PRECISION == "tf32":  # noqa: SIM300
+        rest = a - round_operand(a, DOT, PRECISION)
+        low = rest - round_operand(rest, DOT, PRECISION)
+        small = dot_positions(low, b, DOT, PRECISION) + dot_positions(rest, b, DOT, PRECISION)
+        return small + dot_positions(a, b, DOT, PRECISION)
+    else:
+        return dot_positions(a, b, DOT, PRECISION)
 
 
 @triton.jit
