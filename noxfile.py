@@ -111,10 +111,16 @@ ASK_INTERPRETER = (
     "import ensurepip\n"
     "print(sysconfig.get_config_var('SOABI'))\n"
 )
-# Prints on what a compiled module depends besides its sources: the interpreter and the processor.
+# Prints on what a compiled module depends besides its sources: the interpreter, the processor, the
+# compilers and what binds them.
 ASK_MACHINE = (
-    "import pathlib, platform, sysconfig\n"
+    "import os, pathlib, platform, shutil, subprocess, sysconfig\n"
+    "from importlib.metadata import version\n"
     "print(sysconfig.get_config_var('SOABI'), platform.machine(), platform.libc_ver())\n"
+    "print(version('pybind11'), version('scikit-build-core'))\n"
+    "for compiler in (os.environ.get('CXX', 'c++'), os.environ.get('CUDACXX', 'nvcc')):\n"
+    "    if shutil.which(compiler):\n"
+    "        print(subprocess.check_output([compiler, '--version'], text=True))\n"
     "processor = pathlib.Path('/proc/cpuinfo')\n"
     "lines = processor.read_text().splitlines() if processor.exists() else []\n"
     "print(next((line for line in lines if line.startswith('flags')), platform.processor()))\n"
