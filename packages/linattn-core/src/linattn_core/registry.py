@@ -163,7 +163,7 @@ def _warn_of_missing_kernels(device: torch.device) -> None:
     faults = "".join(f" ({entry.name}: {entry.condition})" for entry in others if entry not in live)
     warnings.warn(
         f"Calls on {device} run by plain PyTorch, which is slow, as no kernels for it are "
-        f"live{faults}; `python -m pip install linattn-triton` installs some without a compiler.",
+        f"live{faults}; `python -m pip install ./packages/linattn-triton` installs some.",
         RuntimeWarning,
         stacklevel=2,
     )
