@@ -232,13 +232,14 @@ def web(session: nox.Session) -> None:
     folder = ROOT / "build" / "web"
     folder.mkdir(parents=True, exist_ok=True)
     session.log("compiling liblinattn for WebAssembly, a minute the first time")
-    session.run("python", "packages/linattn-cpu/wasm.py", str(folder / "linattn.wasm"))
+    session.run("python", "packages/linattn-cpu/cross.py", "wasm", str(folder / "linattn.wasm"))
     for file in (ROOT / "apps" / "browser").iterdir():
         if file.name != "README.md":
             shutil.copy(file, folder)
     for name, app in WEB_MODELS.items():
         session.run("python", "-c", EXPORT, f"apps/{app}/pretrained", str(folder / name))
-    session.run("python", "-m", "pytest", "-m", "", "tests/library/test_browser.py")
+    tested = ("tests/library/test_browser.py", "tests/library/test_command.py")
+    session.run("python", "-m", "pytest", "-m", "", *tested)
     session.log(f"python -m http.server -d {folder.relative_to(ROOT)}")
 
 

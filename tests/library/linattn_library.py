@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
+import subprocess
+import sys
 from collections.abc import Sequence
 from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_void_p
 from pathlib import Path
@@ -13,7 +16,15 @@ from torch import Tensor
 
 import linattn_cpu
 
+CROSS = Path(__file__).parents[2] / "packages" / "linattn-cpu" / "cross.py"
 FILE = Path(linattn_cpu.__file__).parent / "lib" / "liblinattn.so"
+
+
+def compile_for(target: str, file: Path) -> None:
+    """Compiles for browsers ("wasm") or another processor; skips where there is no compiler."""
+    if importlib.util.find_spec("ziglang") is None:
+        pytest.skip("ziglang is not installed: run nox -s web")
+    subprocess.run([sys.executable, CROSS, target, file], check=True)
 
 
 class Sampling(ctypes.Structure):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 import subprocess
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.library.configurations import Case, random_case
+from tests.library.linattn_library import compile_for
 
 ROOT = Path(__file__).parents[2]
 APP = ROOT / "apps" / "browser"
@@ -46,20 +46,14 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     newest = max(path.stat().st_mtime for path in NATIVE.rglob("*") if path.is_file())
     if BUILT.is_file() and BUILT.stat().st_mtime > newest:
         return BUILT
-    if importlib.util.find_spec("ziglang") is None:
-        pytest.skip("ziglang is not installed: run nox -s web")
-    spec = importlib.util.spec_from_file_location("wasm", NATIVE.parent / "wasm.py")
-    assert spec is not None and spec.loader is not None
-    build = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(build)
     file = tmp_path_factory.mktemp("web") / "linattn.wasm"
-    build.compile_library(file)
+    compile_for("wasm", file)
     return file
 
 
 @pytest.mark.slow
 def test_tokens_are_those_of_python(library: Path, tmp_path: Path) -> None:
-    cases = [case.without_history for case in map(random_case, range(300)) if case.settings]
+    cases = [x.without_history.portable for x in map(random_case, range(300)) if x.settings]
     files = [case.export(tmp_path) for case in cases]
     results = run_node(library, tmp_path, list(map(job_of, cases, files)))
     for case, file, result in zip(cases, files, results, strict=True):

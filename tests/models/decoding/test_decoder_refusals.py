@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from linattn_core.decoder_spec import CannotCompile, Sampler
 from linattn_models.decoding.compiled import compile_described
 from linattn_models.state import Cursor
 from tests.models.decoding.decoders import (
@@ -32,6 +33,21 @@ def test_dropout_in_training_mode_refuses_generation_and_leaves_decoders_alone(
     tokens = compiled.tokens(model, 2, 4)
     actual = forced(decoder, tokens)
     close(actual, model.eval()(tokens).detach())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: replace(d, num_heads=-d.num_heads, head_dim=-d.head_dim),
+        lambda d: replace(d, num_heads=1, head_dim=8, num_kv_heads=2),
+        lambda d: replace(d, tokens=replace(d.tokens, sampler=Sampler("categorical", 8))),
+        lambda d: replace(d, tokens=replace(d.tokens, embeddings=d.tokens.embeddings * 2)),
+        lambda d: replace(d, tokens=replace(d.tokens, sampler=Sampler("other", 7))),
+    ],
+)
+def test_native_code_gets_no_sizes_that_do_not_fit(change: Any) -> None:
+    with pytest.raises(CannotCompile, match="expected"):
+        change(model_of().describe())
 
 
 def of_another_model(**fields: Any) -> Any:

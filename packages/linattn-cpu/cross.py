@@ -1,0 +1,69 @@
+"""Compiles liblinattn for other machines, by the package `ziglang`, which brings their C libraries.
+
+    python packages/linattn-cpu/cross.py wasm linattn.wasm      for browsers
+    python packages/linattn-cpu/cross.py aarch64 linattn-run    the command, for Linux on ARM
+
+Both decode with one thread and need no other file.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+NATIVE = Path(__file__).parent / "native"
+SOURCES = (
+    *(f"library/{name}.cpp" for name in ("alone", "library", "model_file", "sequences")),
+    "library/tensor_file.cpp", "instruction_sets.cpp", "memory.cpp", "packed_decoder.cpp",
+    "kernels/decoder/decode.cpp",
+)  # fmt: skip
+OPTIONS = (
+    "-std=gnu++17", "-O3", "-fno-math-errno", "-ffp-contract=fast", "-DNDEBUG",
+    "-DLINATTN_ISA=baseline", "-Wno-psabi",
+)  # fmt: skip
+TARGETS = {
+    "wasm": (
+        "-target", "wasm32-wasi", "-mexec-model=reactor", "-msimd128", "-fignore-exceptions",
+        "-fno-rtti",
+    ),
+    "aarch64": ("-target", "aarch64-linux-musl", "-static"),
+}  # fmt: skip
+
+
+def compile_for(target: str, file: Path) -> None:
+    """Compiles the functions of linattn.h for browsers, or linattn-run for a processor."""
+    template = (NATIVE / "compiled_sets.hpp.in").read_text()
+    with tempfile.TemporaryDirectory() as folder:
+        sets = template.replace("@LINATTN_COMPILED_SETS@", "X(baseline)")
+        Path(folder, "compiled_sets.hpp").write_text(sets)
+        parts = _exports() if target == "wasm" else [_command(target, Path(folder))]
+        _zig(
+            "c++", *TARGETS[target], *OPTIONS, f"-I{NATIVE}", f"-I{folder}",
+            *(str(NATIVE / source) for source in SOURCES), *parts, "-Wl,--strip-all",
+            "-o", str(file),
+        )  # fmt: skip
+
+
+def _exports() -> list[str]:
+    """The functions that a page may call."""
+    lines = (NATIVE / "library" / "linattn.h").read_text().splitlines()
+    declared = [line for line in lines if line.startswith("LINATTN_API")]
+    names = [line.partition("(")[0].split()[-1].lstrip("*") for line in declared]
+    return [f"-Wl,--export={name}" for name in ("malloc", "free", *names)]
+
+
+def _command(target: str, folder: Path) -> str:
+    """The object file of the command."""
+    source, compiled = NATIVE / "library" / "run.c", str(folder / "run.o")
+    _zig("cc", *TARGETS[target][:2], "-std=c11", "-O2", "-c", str(source), "-o", compiled)
+    return compiled
+
+
+def _zig(*arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "ziglang", *arguments], check=True)
+
+
+if __name__ == "__main__":
+    compile_for(sys.argv[1], Path(sys.argv[2]))
