@@ -25,9 +25,9 @@ DTYPES = ("bf16", "fp16", "fp32")
 # leave more registers, but all programs of a head read its rows. Rows of 256, and the products of
 # float32 in six parts, need more than there are in any case.
 MOST_LOCAL = {
-    "bf16": {32: 0, 64: 64, 128: 320, 256: 640},
-    "fp16": {32: 0, 64: 320, 128: 320, 256: 320},
-    "fp32": {32: 16, 64: 320, 128: 720, 256: 1_040},
+    "bf16": {32: 0, 64: 320, 128: 320, 256: 640},
+    "fp16": {32: 16, 64: 320, 128: 320, 256: 320},
+    "fp32": {32: 160, 64: 320, 128: 720, 256: 1_040},
 }
 
 
