@@ -20,6 +20,7 @@ from linattn_models import (
     ContinuousBatch,
     DecodingState,
     Head,
+    Linear,
     MixtureOfLogistics,
     Request,
     SamplingParams,
@@ -360,6 +361,15 @@ def test_nan_aborts_its_own_sequence_alone() -> None:
     assert (
         answers.tokens[second, 0] == generated(decoder, Request([], 20, SamplingParams(seed=1)))[0]
     )
+
+
+def test_a_state_with_a_decay_that_grows_is_refused_before_a_step() -> None:
+    """A step that fails would end all requests."""
+    model = tiny_model(Linear(window_size=2, decay="gated"))
+    _, state = model.prefill(random_tokens(model, 1, 5))
+    layers = tuple(x._replace(keys=x.keys.abs() + 1) for x in state.layers)
+    with pytest.raises(ValueError, match=r"^state: expected decays of at most 0"):
+        batch_of(model).add(Request([], 9, state=replace(state, layers=layers)))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from linattn_models.decoding.sampling import Draws, SamplingParams, Settings
 from linattn_models.decoding.stopping import Stop, read_stop
 from linattn_models.heads import Categorical
 from linattn_models.heads.base import at_least_single
-from linattn_models.state import DecodingState, check_fits, check_parameters
+from linattn_models.state import DecodingState, WindowCache, check_fits, check_parameters
 from linattn_models.weights.fingerprint import refuse_others
 
 # Names of the arguments of `generate` and `encode`, and the fields that they come from.
@@ -226,6 +226,9 @@ def _read_state(
     # A copy, because the caller's may be written; without NaN, which would spread to its tokens.
     if not all(bool(x.isfinite().all()) for layer in state.layers for x in layer):
         raise ValueError(expected("state", "finite numbers", "NaN or infinity"))
+    windows = [layer for layer in state.layers if isinstance(layer, WindowCache)]
+    if any(bool((x.keys[..., x.values.shape[-1] :] > 0).any()) for x in windows):
+        raise ValueError(expected("state", "decays of at most 0 beside the keys", "larger ones"))
     return replace(state.detach().clone(), fingerprint=None)
 
 
