@@ -16,7 +16,7 @@ from torch import Tensor
 
 from linattn_core.calls import AttentionCall, Output
 from linattn_core.operators import direct, exported, sharding
-from linattn_core.operators.attention_backward import BEFORE_CALL, attention_backward
+from linattn_core.operators.attention_backward import attention_backward
 from linattn_core.operators.gradients import GRADIENTS
 from linattn_core.operators.library import (
     Flat,
@@ -150,7 +150,7 @@ def attention(
     if observer == "onnx":
         return _select_results(call, *exported.attention(call))
     if observer == "dispatcher":
-        sharding.prepare(BEFORE_CALL)
+        sharding.prepare()
     call = call._replace(requires_grad=call.requires_grad or is_tracing())
     arguments = (*_FLAT.pack(call), backend)
     if observer in ("func", "vmap"):

@@ -17,6 +17,7 @@ import torch
 
 from linattn_core import torch_private
 from linattn_core.calls import AttentionCall, StepCall
+from linattn_core.operators.attention_backward import BEFORE_CALL
 from linattn_core.operators.gradients import GRADIENTS, select_wanted
 from linattn_core.operators.library import Flat
 
@@ -29,7 +30,7 @@ Placements = list[Any]
 
 # A compiler that traces the call makes this one, too, and goes on with its answer.
 @torch_private.constant_in_graphs
-def prepare(first_of_backward: int) -> bool:
+def prepare() -> bool:
     """Registers the rules if DTensor is imported, and says whether it is.
 
     Otherwise no tensor is divided, and the import would take long. `step_` has no rule: of an
@@ -37,17 +38,17 @@ def prepare(first_of_backward: int) -> bool:
     """
     imported = "torch.distributed.tensor" in sys.modules
     if imported:
-        _register(first_of_backward)
+        _register()
     return imported
 
 
 @functools.cache
-def _register(first_of_backward: int) -> None:
+def _register() -> None:
     ops, attention = torch.ops.linattn, Flat(AttentionCall)
     rules: list[tuple[Any, Flat[Any], Callable[[Any], list[bool]], int]] = [
         (ops.attention_forward, attention, lambda call: _forward_results(call, 3), 0),
         (ops.attention, attention, lambda call: _forward_results(call, 4), 0),
-        (ops.attention_backward, attention, _gradients, first_of_backward),
+        (ops.attention_backward, attention, _gradients, BEFORE_CALL),
         (ops.step, Flat(StepCall), lambda call: [True] * 3, 0),
     ]
     for operator, flat, results, first in rules:

@@ -12,7 +12,6 @@ from linattn_core import pointwise, registry
 from linattn_core.autocast import in_full_precision, without_autocast
 from linattn_core.calls import StepCall
 from linattn_core.operators import exported, sharding
-from linattn_core.operators.attention_backward import BEFORE_CALL
 from linattn_core.operators.library import Flat, register
 from linattn_core.operators.transforms import (
     make_transformable,
@@ -134,7 +133,7 @@ def step(call: StepCall, backend: str) -> tuple[Tensor, LinearAttentionState]:
     if observer in ("func", "vmap"):
         out, s, z = _transformed(*_FLAT.pack(call), backend)
         return out, LinearAttentionState(s, z)
-    sharded = observer == "dispatcher" and sharding.prepare(BEFORE_CALL)
+    sharded = observer == "dispatcher" and sharding.prepare()
     if not (call.requires_grad or sharded) and (observer == "nobody" or not is_tracing()):
         call = call._replace(state=_copy_state(call.state))
         return step_(call, backend), call.state
