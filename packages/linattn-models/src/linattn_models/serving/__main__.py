@@ -18,10 +18,7 @@ import tyro
 import uvicorn
 
 from linattn_core.errors import expected
-from linattn_models.serving.command import Served
-
-# Seconds for what has not ended when the server is interrupted.
-PATIENCE = 5
+from linattn_models.serving.command import PATIENCE, Served
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +51,7 @@ def main(flags: Flags) -> None:
             return
         host, port = listener.getsockname()[:2]
         address = address_of(listener)
+    # The socket is closed here: Ray listens at the same address by itself.
     from linattn_models.serving import ray  # with the extra [ray] alone
 
     application = ray.make_application(

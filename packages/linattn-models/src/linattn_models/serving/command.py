@@ -19,6 +19,9 @@ from linattn_models.serving.chat import read_template
 from linattn_models.serving.shared import SharedStates
 from linattn_models.tokens.autoregressive import AutoregressiveTransformer
 
+# Seconds for what has not ended when a server is stopped.
+PATIENCE = 5
+
 
 @dataclasses.dataclass(frozen=True)
 class Served:
@@ -46,7 +49,7 @@ class Served:
     store_seconds: int = 86_400
     """Seconds after which a state in the store is removed."""
     store_bytes: int = 1 << 34
-    """Bytes of the store; the oldest states are removed."""
+    """The most bytes of the store; beyond them, the oldest states are removed."""
     api_key: str | None = None
     """What clients have to send as a bearer token; @FILE reads it from a file."""
     allowed_origin: tuple[str, ...] = ()

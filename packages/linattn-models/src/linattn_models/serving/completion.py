@@ -76,26 +76,32 @@ class Completion:
         self._new_tokens += len(tokens)
         last = outputs[-1]
         choice: dict[str, Any] = {"index": index, "tokens": tokens}
-        offsets: list[int] = []
-        if self._tokenizer is not None:
-            text = self._text(index)
+        text = None if self._tokenizer is None else self._text(index)
+        if text is not None:
             choice["text"] = text.add(tokens, last.finish_reason is not None)
-            offsets = text.offsets
         if any(output.logprobs is not None for output in outputs):
-            drawn = [x for output in outputs for x in output.logprobs or ()][: len(tokens)]
-            logprobs: list[TokenLogprobs | None] = [*drawn]
-            if (before := outputs[0].prompt_logprobs) is not None:
-                prompt, places = self._texts[index].read_prompt()
-                first = [None][: len(prompt)]  # as OpenAI has it
-                tokens, offsets = [*prompt, *tokens], [*places, *offsets]
-                logprobs = [*first, *before, *logprobs]
-            choice["logprobs"] = self._words.describe(tokens, logprobs, offsets)
+            choice["logprobs"] = self._describe_logprobs(tokens, outputs, text)
         # A token that is not sent stops nothing.
         reason = last.finish_reason
         choice["finish_reason"] = "length" if reason == "stop" and not self._most else reason
         if index in self.state_ids:
             choice["state"] = self.state_ids[index]
         return choice
+
+    def _describe_logprobs(
+        self, tokens: list[Any], outputs: list[Output], text: _ChoiceText | None
+    ) -> dict[str, Any]:
+        """Those of the tokens that are sent, after those of the prompt where they are wanted."""
+        drawn = [x for output in outputs for x in output.logprobs or ()][: len(tokens)]
+        logprobs: list[TokenLogprobs | None] = [*drawn]
+        offsets = [] if text is None else text.offsets
+        before = outputs[0].prompt_logprobs
+        if before is not None and text is not None:  # `echo` needs a tokenizer
+            prompt, places = text.read_prompt()
+            first = [None][: len(prompt)]  # as OpenAI has it
+            tokens, offsets = [*prompt, *tokens], [*places, *offsets]
+            logprobs = [*first, *before, *logprobs]
+        return self._words.describe(tokens, logprobs, offsets)
 
     def _text(self, index: int) -> _ChoiceText:
         if index not in self._texts:

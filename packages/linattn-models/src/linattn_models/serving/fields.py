@@ -263,14 +263,14 @@ def read_fields(
     return [
         Request(
             row,
-            len(row) + max(1, fields.max_tokens),  # a token that is not wanted is not sent
-            sampling,
-            fields.stop_tokens,
-            state,
-            fields.return_state,
-            fields.stop_strings or None,
-            fields.logprobs,
-            fields.echo and fields.logprobs is not None,
+            length=len(row) + max(1, fields.max_tokens),  # a token that is not wanted is not sent
+            sampling=sampling,
+            stop_tokens=fields.stop_tokens,
+            state=state,
+            return_state=fields.return_state,
+            stop_strings=fields.stop_strings or None,
+            logprobs=fields.logprobs,
+            prompt_logprobs=fields.echo and fields.logprobs is not None,
         )
         for row in rows
     ]

@@ -38,14 +38,18 @@ class Words:
         """
         return {
             "tokens": [self._text(token) for token in tokens],
-            "token_logprobs": [each and max(each.own, _LEAST) for each in logprobs],
+            "token_logprobs": [None if x is None else max(x.own, _LEAST) for x in logprobs],
             "top_logprobs": [
-                each
-                and {self._text(x): max(y, _LEAST) for x, y in (*each.likeliest, (token, each.own))}
-                for token, each in zip(tokens, logprobs, strict=True)
+                None if x is None else self._likeliest(token, x)
+                for token, x in zip(tokens, logprobs, strict=True)
             ],
             "text_offset": offsets,
         }
+
+    def _likeliest(self, token: int, logprobs: TokenLogprobs) -> dict[str, float]:
+        """The likeliest tokens and the token itself, by their texts."""
+        pairs = (*logprobs.likeliest, (token, logprobs.own))
+        return {self._text(x): max(y, _LEAST) for x, y in pairs}
 
     def _text(self, token: int) -> str:
         if token not in self._texts:

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 
 from linattn_core.errors import expected
 from linattn_models.basics.validation import at_least
-from linattn_models.serving.command import Served
+from linattn_models.serving.command import PATIENCE, Served
 from linattn_models.weights.model_files import CONFIG_FILE, find_model, read_model_config
 
 if find_spec("ray") is None:
@@ -27,8 +27,6 @@ import ray
 from ray import serve
 
 NAME = "linattn"
-# Seconds for what has not ended when a replica is stopped.
-PATIENCE = 5
 
 
 def make_application(
@@ -38,10 +36,10 @@ def make_application(
 
     Args:
         served: with a state_store that all replicas see, so that each continues all conversations.
-        replicas: that always run.
-        max_replicas: that run while each has more than served.max_num_seqs requests; by default as
-            many.
-        cpus: processors that each takes of Ray's.
+        replicas: how many always run.
+        max_replicas: how many run at most, while each has more than served.max_num_seqs requests;
+            by default `replicas`.
+        cpus: processors of Ray that each replica takes.
 
     Raises:
         ValueError: no state_store, or numbers out of range.
