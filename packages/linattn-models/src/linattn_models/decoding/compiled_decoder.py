@@ -84,17 +84,19 @@ class Compiled:
 
     def _check_state(self, state: DecodingState, batch: int) -> None:
         """Refuses a state of another model or batch, or memory that cannot be stepped."""
-        shapes = [(batch, *shape) for shape in self._row_shapes]
+        shapes = self._state_shapes(batch)
         own = [[tuple(x.shape) for x in layer] for layer in state.layers]
         if own != [shapes] * self._layers:
-            wanted, advice = f"{self._layers} layers of {shapes}", "it comes from another model"
+            wanted, advice = f"{self._layers} layers of {shapes}", "it fits another model or batch"
             got = f"{len(own)} layers, such as a {type(state.layers[0]).__name__} of {own[0]}"
-            raise ValueError(expected("state", wanted, got, f"{advice} or batch"))
+            raise ValueError(expected("state", wanted, got, advice))
         self.native.check(layers_of(state))
 
     def _zeros(self, batch: int) -> tuple[FixedState, ...]:
-        shapes = [(batch, *shape) for shape in self._row_shapes]
-        return zero_states(self._layers, shapes, self._device)
+        return zero_states(self._layers, self._state_shapes(batch), self._device)
+
+    def _state_shapes(self, batch: int) -> list[tuple[int, ...]]:
+        return [(batch, *shape) for shape in self._row_shapes]
 
 
 class CompiledTransformer(Compiled):

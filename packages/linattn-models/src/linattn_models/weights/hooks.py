@@ -30,6 +30,7 @@ def refuse_hooks(modules: Iterable[nn.Module], advice: str) -> None:
     if torch.compiler.is_compiling():
         return
     for module in modules:
+        # Most modules have none, and each step asks all of them.
         hooked = module._forward_hooks or module._forward_pre_hooks
         if hooked and not all(map(_gathers_weights, _own_hooks(module))):
             wanted, got = "no forward hook: a step would not run it", "one"
