@@ -39,7 +39,7 @@ class TrainedRun:
     def blank_images(self) -> Images:
         """One black image in each part: of the size and the levels that the model draws."""
         numbers = (self.model.max_length or 0) * self.model.head.channels
-        channels = 1 if math.isqrt(numbers) ** 2 == numbers else 3  # three squares are no square
+        channels = 1 if math.isqrt(numbers) ** 2 == numbers else 3  # 3 n^2 is never a square
         side = math.isqrt(numbers // channels)
         if not side or channels * side * side != numbers:
             wanted = "the numbers of a square image, gray or in color"

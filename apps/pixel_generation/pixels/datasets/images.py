@@ -19,7 +19,7 @@ class FolderSettings:
     """How the pictures of a folder become images: for the dataset folder alone."""
 
     size: int = 28
-    """Of pictures of your own: they become squares of so many pixels each way."""
+    """Your own pictures become squares of so many pixels each way."""
     color: bool = False
     """Keep their colors; else they become gray."""
     fit: Literal["crop", "pad"] = "crop"
