@@ -180,53 +180,60 @@ class DecoderDescription:
             wanted = "heads of queries that share heads of keys evenly, and no negative window"
             got = f"{sizes} and {self.window_size}"
             raise CannotCompile(expected("num_heads, num_kv_heads, head_dim", wanted, got))
-        embed = self.num_heads * self.head_dim
-        hidden = self.layers[0].expand.weight.shape[-1] if self.layers else 0
-        qkv = embed + 2 * self.num_kv_heads * self.head_dim
-        _check_norm("the last norm", self.norm, embed)
         turns = self.rotary_frequencies
         if turns is not None and 2 * len(turns) != self.head_dim:
             wanted = f"one for every two of {self.head_dim} numbers of a head"
             raise CannotCompile(expected("rotary_frequencies", wanted, len(turns)))
+        embed = self.num_heads * self.head_dim
+        _check_norm("the last norm", self.norm, embed)
         for layer in self.layers:
-            _check_affine("a layer's qkv", layer.qkv, embed, qkv)
-            _check_affine("a layer's out", layer.out, embed, embed)
-            _check_affine("a layer's expand", layer.expand, embed, hidden)
-            _check_affine("a layer's contract", layer.contract, hidden, embed)
-            _check_norm("a layer's norm1", layer.norm1, embed)
-            _check_norm("a layer's norm2", layer.norm2, embed)
-            if (layer.gate is None) != (self.layers[0].gate is None):
-                wanted, advice = "one in all layers or in none", "decode eagerly"
-                raise CannotCompile(expected("a gate", wanted, "some layers with one", advice))
-            if layer.gate is not None:
-                _check_affine("a layer's gate", layer.gate, embed, hidden)
-            if layer.decay_logits is not None:
-                _check_shape("a layer's decay", layer.decay_logits, (self.num_kv_heads,))
-            if (layer.decay_weight is not None) != self.has_gated_decay:
-                wanted, advice = "one in all layers or in none", "decode eagerly"
-                raise CannotCompile(expected("a decay's weight", wanted, "some layers", advice))
-            if layer.decay_weight is not None:
-                shape = (self.num_kv_heads, embed)
-                _check_shape("a decay's weight", layer.decay_weight, shape)
-            if (layer.log_gamma is None) != (self.window_size == 0):
-                wanted = "one in each layer with a window, and none without"
-                got = f"window_size={self.window_size}"
-                raise CannotCompile(expected("log_gamma", wanted, got, "decode eagerly"))
-            if layer.log_gamma is not None:
-                _check_shape("a layer's log_gamma", layer.log_gamma, (self.num_heads,))
-            for heads, weight in (
-                (self.num_heads, layer.query_map),
-                (self.num_kv_heads, layer.key_map),
-            ):
-                if (weight is None) == (self.feature_map == "hedgehog"):
-                    wanted = "weights in each layer for 'hedgehog', and none for other maps"
-                    got, advice = f"feature_map={self.feature_map!r}", "decode eagerly"
-                    raise CannotCompile(expected("a layer's feature map", wanted, got, advice))
-                if weight is not None:
-                    half = max(1, self.num_features // 2)
-                    _check_shape("a layer's feature map", weight, (heads, self.head_dim, half))
+            self._check_projections(layer, embed)
+            self._check_attention(layer, embed)
         if self.tokens is not None:
             _check_tokens(self.tokens, embed)
+
+    def _check_projections(self, layer: DecoderLayer, embed: int) -> None:
+        """Refuses linear layers and norms of other shapes."""
+        first = self.layers[0]
+        qkv, hidden = embed + 2 * self.num_kv_heads * self.head_dim, first.expand.weight.shape[-1]
+        _check_affine("a layer's qkv", layer.qkv, embed, qkv)
+        _check_affine("a layer's out", layer.out, embed, embed)
+        _check_affine("a layer's expand", layer.expand, embed, hidden)
+        _check_affine("a layer's contract", layer.contract, hidden, embed)
+        _check_norm("a layer's norm1", layer.norm1, embed)
+        _check_norm("a layer's norm2", layer.norm2, embed)
+        if (layer.gate is None) != (first.gate is None):
+            wanted, advice = "one in all layers or in none", "decode eagerly"
+            raise CannotCompile(expected("a gate", wanted, "some layers with one", advice))
+        if layer.gate is not None:
+            _check_affine("a layer's gate", layer.gate, embed, hidden)
+
+    def _check_attention(self, layer: DecoderLayer, embed: int) -> None:
+        """Refuses weights of decay, window and feature map of other shapes."""
+        if layer.decay_logits is not None:
+            _check_shape("a layer's decay", layer.decay_logits, (self.num_kv_heads,))
+        if (layer.decay_weight is not None) != self.has_gated_decay:
+            wanted, advice = "one in all layers or in none", "decode eagerly"
+            raise CannotCompile(expected("a decay's weight", wanted, "some layers", advice))
+        if layer.decay_weight is not None:
+            _check_shape("a decay's weight", layer.decay_weight, (self.num_kv_heads, embed))
+        if (layer.log_gamma is None) != (self.window_size == 0):
+            wanted = "one in each layer with a window, and none without"
+            got = f"window_size={self.window_size}"
+            raise CannotCompile(expected("log_gamma", wanted, got, "decode eagerly"))
+        if layer.log_gamma is not None:
+            _check_shape("a layer's log_gamma", layer.log_gamma, (self.num_heads,))
+        for heads, weight in (
+            (self.num_heads, layer.query_map),
+            (self.num_kv_heads, layer.key_map),
+        ):
+            if (weight is None) == (self.feature_map == "hedgehog"):
+                wanted = "weights in each layer for 'hedgehog', and none for other maps"
+                got, advice = f"feature_map={self.feature_map!r}", "decode eagerly"
+                raise CannotCompile(expected("a layer's feature map", wanted, got, advice))
+            if weight is not None:
+                half = max(1, self.num_features // 2)
+                _check_shape("a layer's feature map", weight, (heads, self.head_dim, half))
 
     @property
     def settings(self) -> dict[str, Any]:
