@@ -24,7 +24,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import FileResponse, JSONResponse
 
 from linattn_core.errors import expected, quote, rename_subject, subject_of
-from linattn_models.basics.validation import at_least, in_range
+from linattn_models.basics.validation import at_least, in_range, instance
 from linattn_models.decoding import ContinuousBatch, Request
 from linattn_models.serving.access import KeyCheck
 from linattn_models.serving.chat import ChatTemplate
@@ -109,8 +109,7 @@ def create_app(
         ValueError: numbers out of range, or a key that cannot be sent.
         TypeError: not a batch.
     """
-    if not isinstance(batch, ContinuousBatch):
-        raise TypeError(expected("batch", "a ContinuousBatch", f"a {type(batch).__name__}"))
+    instance("batch", batch, ContinuousBatch)
     in_range("stall", stall, 0.0, math.inf)
     in_range("body_time", body_time, 0.0, math.inf)
     in_range("store_time", store_time, 0.0, math.inf)
