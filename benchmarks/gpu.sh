@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What to run on a GPU that is lent for minutes, the most valuable first; it ends within nine minutes.
+# What to run on a GPU that one has for minutes, the most valuable first; it ends within nine minutes.
 #
 #     benchmarks/gpu.sh --dry-run     prints the commands and their seconds
 #     benchmarks/gpu.sh --build       on any machine with nvcc: what the GPU needs, into build/gpu
