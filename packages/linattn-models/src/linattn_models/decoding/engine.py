@@ -31,7 +31,8 @@ from linattn_models.state import RECENT, DecodingState, remember
 # that the steps of other rows wait little. All but the last chunk of a prompt have so many, so that
 # its result does not depend on the other requests.
 CHUNK = 48
-# Where each token of a prompt is a step, for its log-probabilities: they take longer.
+# The same of a prompt whose log-probabilities are wanted: each of its tokens is a step then, and
+# counts as several.
 _FEW = 8
 
 
