@@ -227,7 +227,7 @@ def _read_state(
     if not all(bool(x.isfinite().all()) for layer in state.layers for x in layer):
         raise ValueError(expected("state", "finite numbers", "NaN or infinity"))
     windows = [layer for layer in state.layers if isinstance(layer, WindowCache)]
-    if any(bool((x.keys[..., x.values.shape[-1] :] > 0).any()) for x in windows):
+    if any(bool((window.log_decays > 0).any()) for window in windows):
         raise ValueError(expected("state", "decays of at most 0 beside the keys", "larger ones"))
     return replace(state.detach().clone(), fingerprint=None)
 

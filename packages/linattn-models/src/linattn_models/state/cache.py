@@ -111,6 +111,11 @@ class WindowCache(TensorTuple, _Window):
         """S and z."""
         return LinearAttentionState(self.s, self.z)
 
+    @property
+    def log_decays(self) -> Tensor:
+        """What follows the keys of a gated decay, (B, H_kv, w, 1); of others (B, H_kv, w, 0)."""
+        return self.keys[..., self.values.shape[-1] :]
+
     def to(self, *args: Any, **kwargs: Any) -> WindowCache:
         """The cache moved or cast as by `torch.Tensor.to`, but sums never to half precision."""
         return move_layer(self, *args, **kwargs)
