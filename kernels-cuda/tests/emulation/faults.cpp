@@ -85,7 +85,7 @@ const Fault faults[] = {
     {"warp-barrier", [](const float*, float* out) { run(warp_barrier_kernel, 64, 256, out); }},
     {"copy", [](const float* in, float* out) { run(copy_kernel, 64, 256, in, out); }},
     {"reuse", [](const float* in, float* out) { run(reuse_kernel, 64, 256, in, out); }},
-    {"blocks", [](const float*, float* out) { LINATTN_LAUNCH("blocks", blocks_kernel, 8, 1, 64, 0, nullptr, out); }},
+    {"blocks", [](const float*, float* out) { LINATTN_LAUNCH("blocks", blocks_kernel, 8, 1, 64, 0, {}, out); }},
     {"shared-bound", [](const float*, float* out) { run(shared_bound_kernel, 64, 256, out); }},
     {"global-bound", [](const float*, float* out) { run(global_bound_kernel, 64, 256, out); }},
     {"copy-bound", [](const float* in, float*) { run(copy_bound_kernel, 64, 256, in); }},

@@ -67,7 +67,7 @@ void expect_sums() {
     for (int order : {0, -1, 3, 1234567}) {
         float out[8] = {};
         emulation::set_order(order);
-        const Status status = LINATTN_LAUNCH("sum", sum_kernel, 4, 2, 128, 512, nullptr, static_cast<float*>(out));
+        const Status status = LINATTN_LAUNCH("sum", sum_kernel, 4, 2, 128, 512, {}, static_cast<float*>(out));
         emulation::set_order(0);
         expect_equal(status.error, 0, "the launch's error");
         for (int i = 0; i < 8; ++i) {
@@ -115,7 +115,7 @@ LINATTN_KERNEL(32, 1) empty_kernel(int) {}
 
 LINATTN_TEST(a_launch_that_no_gpu_takes_is_refused) {
     const auto error = [](Int x, int y, int threads, int shared) {
-        const Status status = LINATTN_LAUNCH("empty", empty_kernel, x, y, threads, shared, nullptr, 0);
+        const Status status = LINATTN_LAUNCH("empty", empty_kernel, x, y, threads, shared, {}, 0);
         expect((status.kernel == nullptr) == (status.error == 0), "the kernel was expected to be named with an error");
         return status.error;
     };

@@ -110,7 +110,7 @@ LINATTN_KERNEL(32, 1) fresh_kernel(float* out) {
 
 LINATTN_TEST(shared_memory_starts_as_nan_in_every_block) {
     float out[64] = {};
-    LINATTN_LAUNCH("fresh", fresh_kernel, 2, 1, 32, 128, nullptr, static_cast<float*>(out));
+    LINATTN_LAUNCH("fresh", fresh_kernel, 2, 1, 32, 128, {}, static_cast<float*>(out));
     for (float x : out) expect(x != x, "NaN was expected where nothing was written");
 }
 

@@ -42,7 +42,7 @@ void expect_equal(Number got, Number expected, const std::string& what) {
 // Launches the kernel on one block and expects no error.
 template <class Kernel, class... Arguments>
 void run(Kernel kernel, int threads, int shared, Arguments... arguments) {
-    const Status status = LINATTN_LAUNCH("kernel", kernel, 1, 1, threads, shared, nullptr, arguments...);
+    const Status status = LINATTN_LAUNCH("kernel", kernel, 1, 1, threads, shared, {}, arguments...);
     expect_equal(status.error, 0, "the launch's error");
 }
 
@@ -50,7 +50,7 @@ void run(Kernel kernel, int threads, int shared, Arguments... arguments) {
 template <class Kernel, class... Arguments>
 void expect_failure(const std::string& words, Kernel kernel, int threads, int shared, Arguments... arguments) {
     try {
-        LINATTN_LAUNCH("kernel", kernel, 1, 1, threads, shared, nullptr, arguments...);
+        LINATTN_LAUNCH("kernel", kernel, 1, 1, threads, shared, {}, arguments...);
     } catch (const std::runtime_error& error) {
         const std::string sentence = error.what();
         expect(sentence.find(words) != std::string::npos, "\"" + words + "\" was expected in \"" + sentence + "\"");

@@ -61,7 +61,7 @@ extern "C" int run_prototype(const char* name, int dtype, int dim, int value_dim
         for (const Kernel& kernel : widths.kernels) {
             if (std::strcmp(kernel.name, name) != 0) continue;
             try {
-                return LINATTN_LAUNCH(name, kernel.run, grid_x, grid_y, threads, shared, nullptr, *call).error;
+                return LINATTN_LAUNCH(name, kernel.run, grid_x, grid_y, threads, shared, {}, *call).error;
             } catch (const std::exception& error) {
                 std::snprintf(message, sizeof message, "%s", error.what());
                 return given_up;
