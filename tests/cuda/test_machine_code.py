@@ -50,7 +50,7 @@ def test_products_run_on_tensor_cores_and_leave_room_for_others() -> None:
 
     Sixteen warps a multiprocessor hide each other's waits; that is worth some spilled registers. Of
     the widest kernels in several parts, shared memory holds one block alone, and of the lean ones
-    one or two.
+    one to three.
     """
     for architecture in on_tensor_cores():
         kernels = kernels_of(str(cuda_module().__file__), "-arch", f"sm_{architecture}")
