@@ -127,7 +127,10 @@ def train_from_start(
     if folder.config_file.exists() and folder.config().get("preset") == recipe.preset:
         with folder.lock():  # refused while another demo trains there
             shutil.rmtree(out)
-    return train_model(images, recipe, out)
+    try:
+        return train_model(images, recipe, out)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("stopped; running the demo again starts over") from None
 
 
 def draw_pretrained(flags: Flags) -> None:
@@ -198,7 +201,8 @@ def describe(summaries: Mapping[Attention, Any]) -> str:
         f"Held-out images: {run['metrics']['test_images']}; updates: {run['steps']:,} each; "
         f"training: {seconds}; parameters: {run['parameters']:,}.\n"
         f"Made at {name_environments([run['environment']])}.\n"
-        "Speeds are from pixels spread over the image, the others interpolated."
+        "Speeds are from pixels spread over the image, the others interpolated. Linear attention "
+        "steps by a compiled decoder, where there is one; softmax attention has none."
     )
 
 

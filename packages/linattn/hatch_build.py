@@ -38,5 +38,7 @@ class Requirements(MetadataHookInterface):
         name = requirement.partition("[")[0]
         folder = Path(self.root).parent / name
         if folder.is_dir() and not os.environ.get("LINATTN_RELEASE"):
-            return f"{requirement} @ {folder.as_uri()}"
+            # The dot keeps pip from caching. It takes a link that ends in NAME-WORD for a version
+            # of NAME, and would install an old wheel of this folder after its sources changed.
+            return f"{requirement} @ {folder.as_uri()}/."
         return f"{requirement}=={version}"

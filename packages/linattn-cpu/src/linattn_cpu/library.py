@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-HOME = Path(__file__).parent
+from linattn_cpu import _native
+
+HOME = Path(_native.__file__).parent  # in an editable installation, not where this file is
 FLAGS = {
     "cflags": f"-I{HOME / 'include'}",
     "libs": f"-L{HOME / 'lib'} -llinattn -Wl,-rpath,{HOME / 'lib'}",
