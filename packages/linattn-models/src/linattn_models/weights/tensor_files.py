@@ -13,6 +13,10 @@ from torch import Tensor
 
 from linattn_core.errors import expected
 from linattn_models.basics.files import replace_file
+from linattn_models.basics.memory import available_memory
+
+# Smaller files are not compared with the free memory, which takes some milliseconds to find.
+LARGE = 1 << 28
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
@@ -47,6 +51,9 @@ def read_tensors(
         raise IsADirectoryError(expected(str(file), wanted, "a directory", inside))
     if not file.is_file():
         raise FileNotFoundError(expected(str(file), wanted, "no such file", advice))
+    size = file.stat().st_size
+    if size > LARGE and size > available_memory(torch.device("cpu")):
+        raise ValueError(expected(str(file), wanted, f"{size:,} bytes, more than the free memory"))
     try:
         with safe_open(file, framework="pt") as content:
             metadata: dict[str, str] = content.metadata() or {}
