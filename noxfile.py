@@ -171,18 +171,26 @@ def dev(session: nox.Session) -> None:
     pip = (str(python), "-m", "pip", "install", "-c", "constraints.txt")
     session.log("installing torch, the packages and the tools: some minutes")
     session.run(*pip, *BUILD_BACKENDS, external=True)
-    settings = compile_settings("AUTO")
     session.run(
-        *pip, "--no-build-isolation", *editable_folders(PACKAGES), *app_requirements(),
-        *TEST_TOOLS, *TYPE_TOOLS, *STYLE_TOOLS, env=build_environment(settings), external=True,
+        *pip, "--no-build-isolation", *editable_folders(PURE), *app_requirements(),
+        *TEST_TOOLS, *TYPE_TOOLS, *STYLE_TOOLS, external=True,
     )  # fmt: skip
-    native = " ".join(f"-e packages/{name}" for name in COMPILED)
+    session.log(
+        "compiling linattn-cpu: a minute or two on two cores; and linattn-cuda: minutes more, "
+        "where there is an nvcc (LINATTN_CUDA=OFF leaves its kernels out)"
+    )
+    settings = compile_settings("AUTO")
+    compiled = editable_folders(package for package in PACKAGES if package.name in COMPILED)
+    session.run(
+        *pip, "-v", "--no-build-isolation", "--no-deps", *compiled,
+        env=build_environment(settings), external=True,
+    )  # fmt: skip
     variables = " ".join(f"{x}='{y}'" for x, y in build_environment(settings).items())
     session.log(
         f"use it by:              . {python.parent}/activate\n"
         "test what you change by: python -m pytest -x tests/core\n"
         f"compile C++ again by:    {variables} "
-        f"python -m pip install --no-build-isolation --no-deps {native}"
+        f"python -m pip install --no-build-isolation --no-deps {' '.join(compiled)}"
     )
 
 
@@ -536,7 +544,9 @@ def compiled_package(session: nox.Session, package: Package, settings: dict[str,
     if given := os.environ.get("LINATTN_WHEELS"):
         wheel = next(Path(given).glob(f"{package.module}-*.whl"), None)
         return wheel or session.error(f"LINATTN_WHEELS={given} has no wheel of {package.name}")
-    python = session.run(str(Path(session.bin, "python")), "-c", ASK_MACHINE, silent=True)
+    python = session.run(
+        str(Path(session.bin, "python")), "-c", ASK_MACHINE, silent=True, log=False
+    )
     sources = [
         ROOT / package.folder, ROOT / "packages/linattn-core/native",
         *([ROOT / "kernels-cuda"] if package.name == "linattn-cuda" else []),
