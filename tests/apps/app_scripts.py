@@ -14,6 +14,8 @@ from pathlib import Path
 from unittest import mock
 
 APPS = Path(__file__).parents[2] / "apps"
+# Without run_onnx.py, which shows how a model runs where no package of linattn is.
+SCRIPTS = sorted(x for x in APPS.glob("*/[a-z]*.py") if x.name != "run_onnx.py")
 PNG = b"\x89PNG"  # how a picture's file begins
 
 

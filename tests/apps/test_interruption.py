@@ -6,14 +6,10 @@ import json
 import subprocess
 import sys
 
-from tests.apps.app_scripts import APPS
+from tests.apps.app_scripts import APPS, SCRIPTS
 
 ROOT = APPS.parent
-SCRIPTS = [
-    path.relative_to(ROOT).as_posix()
-    for path in sorted(APPS.glob("*/*.py"))
-    if path.stem != "__init__"
-]
+FILES = [path.relative_to(ROOT).as_posix() for path in SCRIPTS]
 MODULES = ["benchmarks", "replication.paper", "replication.report"]
 # Runs each program in a fork, which the import of torch interrupts.
 PROGRAMS = """
@@ -53,9 +49,9 @@ print(json.dumps(ended))
 
 
 def test_ctrl_c_while_a_program_imports_is_one_line() -> None:
-    command = [sys.executable, "-c", PROGRAMS, *SCRIPTS, *MODULES]
+    command = [sys.executable, "-c", PROGRAMS, *FILES, *MODULES]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {
-        program: [130, "", "interrupted\n"] for program in [*SCRIPTS, *MODULES]
+        program: [130, "", "interrupted\n"] for program in [*FILES, *MODULES]
     }

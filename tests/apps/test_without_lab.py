@@ -5,10 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.apps.app_scripts import APPS
-
-# Without run_onnx.py, which shows how a model runs where no package of linattn is.
-SCRIPTS = sorted(set(APPS.glob("*/[a-z]*.py")) - {APPS / "ctc_speech" / "run_onnx.py"})
+from tests.apps.app_scripts import SCRIPTS
 
 
 def test_it_says_what_to_install() -> None:

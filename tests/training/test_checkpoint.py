@@ -14,7 +14,12 @@ from typing import Any
 import pytest
 import torch
 
-from linattn_models.basics.files import new_folder, remove_folder, replace_file
+from linattn_models.basics.files import (
+    new_folder,
+    remove_folder,
+    replace_file,
+    temporary_prefix,
+)
 from linattn_models.training import RunFolder, Updater, average_weights, make_accelerator
 from linattn_models.training import checkpoint as checkpoint_module
 from linattn_models.training.checkpoint import read_checkpoint, require_like, write_checkpoint
@@ -119,10 +124,10 @@ def test_a_file_of_other_bytes_with_their_checksum_is_named(run: Path, name: str
 
 def test_what_a_killed_writer_left_is_not_a_checkpoint(run: Path, unbroken: Path) -> None:
     shutil.rmtree(run / "checkpoints" / "step-12")
-    half = run / "checkpoints" / ".tmp-step-12"
+    half = run / "checkpoints" / f"{temporary_prefix('step-12')}half"
     shutil.copytree(run / "checkpoints" / "step-8", half)
     truncate(half / "model.safetensors")
-    (run / ".tmp-metrics.jsonl").write_bytes(b"{")
+    (run / f"{temporary_prefix('metrics.jsonl')}half").write_bytes(b"{")
     assert [path.name for path in RunFolder(run).checkpoints()] == ["step-8"]
     toy_run(run, resume=True, **OFTEN)
     assert logged(run) == logged(unbroken)
