@@ -35,7 +35,7 @@ from linattn_lab.script import parse_flags, run_script
 from linattn_lab.store import add_record, record_file, remove_results
 from linattn_lab.tables import figure, markdown_table
 from linattn_models.training import RunFolder
-from replication.claims import CLAIMS, Claim, select_claims
+from replication.claims import CLAIMS, FEW_UPDATES, Claim, select_claims
 from replication.experiments import EXPERIMENTS, Preset
 from replication.readers import PICTURES, find_trainings
 from replication.records import (
@@ -44,7 +44,6 @@ from replication.records import (
     Evidence,
     find_evidence,
     judge_claim,
-    list_pictures,
     read_evidence,
 )
 from replication.run import LOG, run_experiment
@@ -159,15 +158,23 @@ def show_verdicts(claims: Sequence[Claim], evidence: list[Evidence]) -> str:
 
 
 def publish(evidence: Evidence, folder: Path) -> None:
-    """Keeps a record and the pictures of trained models for the report."""
+    """Keeps a record for the report, and pictures of models that were trained long enough."""
     add_record(record_file(FOLDER.parent, FOLDER.name, evidence.device), evidence.record)
     name = evidence.experiment
     for attention, run in find_trainings(folder / name).items():
-        for picture in list_pictures(run.path, "*.png"):
+        if evidence.figures.get(f"{attention}/updates-drawn", FEW_UPDATES) < FEW_UPDATES:
+            continue
+        for picture in list_pictures(run.path):
             if picture.stem in PICTURES:
                 kept = FOLDER / "pictures" / name / f"{attention}-{picture.name}"
                 kept.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(picture, kept)
+
+
+def list_pictures(folder: Path) -> list[Path]:
+    """The pictures in a folder; a link to a file outside of it is none."""
+    own = folder.resolve()
+    return [x for x in sorted(folder.glob("*.png")) if x.resolve().is_relative_to(own)]
 
 
 if __name__ == "__main__":

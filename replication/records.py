@@ -6,6 +6,9 @@ an experiment on the same kind of device replaces the older one.
 
 from __future__ import annotations
 
+import datetime
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -14,7 +17,8 @@ from pydantic import BaseModel
 
 from linattn_lab.machine import Device
 from linattn_lab.store import Record, read_records, record_file
-from replication.claims import NOT_RUN, Claim, Verdict
+from linattn_lab.tables import literal
+from replication.claims import NOT_TESTED, Claim, Verdict
 from replication.experiments import ROOT, Preset
 
 FOLDER = ROOT / "docs" / "replication"
@@ -68,10 +72,33 @@ def read_evidence(folder: Path = FOLDER) -> list[Evidence]:
     return [Evidence(name, record) for record in records for name in record.results]
 
 
-def list_pictures(folder: Path, pattern: str = "pictures/*/*.png") -> list[Path]:
-    """The pictures in a folder; a link to a file outside of it is none."""
-    own = folder.resolve()
-    return [x for x in sorted(folder.glob(pattern)) if x.resolve().is_relative_to(own)]
+def figures_of(evidence: list[Evidence], experiment: str) -> Mapping[str, float]:
+    """The figures of an experiment; none where it was not run."""
+    return next((each.figures for each in evidence if each.experiment == experiment), {})
+
+
+def describe_experiments(evidence: list[Evidence], *names: str) -> str:
+    """A sentence on when and where experiments were measured."""
+    records = [each.record for name in names for each in evidence if each.experiment == name]
+    return describe_records(records, evidence)
+
+
+def describe_records(records: Iterable[Record[Any]], evidence: list[Evidence]) -> str:
+    """A sentence on the days, commits and machines of records; older ones are marked."""
+    places: dict[str, list[str]] = {}
+    for record in records:
+        where = literal(re.split(r" \(|,", record.machine.hardware)[0])
+        where += f", {record.machine.threads} threads" * (record.machine.device == "cpu")
+        where += ", older" * is_older(record.date, evidence)
+        places.setdefault(where, []).append(f"{record.date} at commit {literal(record.commit)}")
+    words = [f"{', '.join(dict.fromkeys(days))} ({where})" for where, days in places.items()]
+    return f"Measured on {'; on '.join(words)}." if words else "Not measured."
+
+
+def is_older(date: str, evidence: list[Evidence]) -> bool:
+    """Whether a day is at least two before that of the replication's newest measurement."""
+    day, *days = map(datetime.date.fromisoformat, (date, *(each.record.date for each in evidence)))
+    return day + datetime.timedelta(days=1) < max(days, default=day)
 
 
 def find_evidence(claim: Claim, evidence: list[Evidence]) -> Evidence | None:
@@ -96,5 +123,5 @@ def find_evidence(claim: Claim, evidence: list[Evidence]) -> Evidence | None:
 def judge_claim(claim: Claim, evidence: Evidence | None) -> Verdict:
     """Returns the verdict on a claim by a measurement."""
     if evidence is None:
-        return NOT_RUN
+        return NOT_TESTED
     return claim.judge(evidence.figures, evidence.measurement.preset, evidence.device)

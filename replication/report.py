@@ -16,7 +16,7 @@ from linattn_lab.script import parse_flags, run_script
 from linattn_models.basics.files import replace_file
 from replication.blocks import write_blocks
 from replication.plots import draw_plots
-from replication.records import FOLDER, list_pictures, read_evidence
+from replication.records import FOLDER, read_evidence
 from replication.tables import write_claims
 
 
@@ -31,8 +31,7 @@ class Flags:
 def main(flags: Flags) -> None:
     """Writes claims.md, the pictures and the blocks of numbers."""
     evidence = read_evidence(flags.folder)
-    pictures = list_pictures(flags.folder)
-    replace_file(flags.folder / "claims.md", write_claims(evidence, pictures).encode())
+    replace_file(flags.folder / "claims.md", write_claims(evidence).encode())
     figures = draw_plots(evidence, flags.folder / "figures")
     documents = write_blocks(evidence) if flags.folder == FOLDER else []
     written = (flags.folder / "claims.md", *figures, *documents)

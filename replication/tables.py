@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from urllib.parse import quote
 
 from linattn_lab.machine import Device
-from linattn_lab.tables import figure, literal, markdown_table
+from linattn_lab.tables import code, figure, literal, markdown_table, memory
 from replication.claims import (
     ABOVE_ZERO,
     CLAIMS,
     FEW_UPDATES,
-    VERDICTS,
+    NOT_TESTED,
     Claim,
     Figures,
     Rule,
     divide,
 )
+from replication.counts import count_verdicts
 from replication.experiments import EXPERIMENTS
 from replication.readers import BEST
-from replication.records import Evidence, find_evidence, judge_claim
+from replication.records import Evidence, describe_experiments, find_evidence, judge_claim
 
 SECTIONS = {
     "The operator: sections 3.2 to 3.4": ("section3.2", "section3.3", "section3.4"),
@@ -48,65 +46,54 @@ METHODS = {
     "lsh-4": "lsh-4",
 }
 SHAPES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
+RIVALS = ("softmax", "stateful-softmax")
 HEADER = """# Claims and measurements
 
 Written by `nox -s report` from the records beside this file. [The report](report.md#method) has the
-rules of the verdicts.
+rules of the verdicts. A number that the paper gives in two places, or as a ratio and its inverse,
+counts once:
+"""
+NAMES = """A claim's name is also an argument of `python -m nox -s paper --`. Where a claim compares
+two numbers, the tables show their ratio, by which it is judged; below them are the numbers.
 """
 
 
-def write_claims(evidence: list[Evidence], pictures: Iterable[Path] = ()) -> str:
-    """Returns the document.
-
-    Args:
-        pictures: of trained models, in the folder of their experiment.
-    """
-    verdicts = Counter(judge_claim(claim, find_evidence(claim, evidence)) for claim in CLAIMS)
-    parts = [
-        HEADER,
-        markdown_table(["verdict", "claims"], [[x, f"{verdicts[x]}"] for x in VERDICTS]),
-    ]
+def write_claims(evidence: list[Evidence]) -> str:
+    """Returns the document."""
+    parts = [HEADER, count_verdicts(evidence), NAMES]
     for title, places in SECTIONS.items():
         chosen = [claim for claim in CLAIMS if claim.place in places]
         hardware = "; ".join(dict.fromkeys(claim.hardware for claim in chosen if claim.hardware))
         parts += [f"## {title}\n", claims_table(chosen, evidence)]
-        parts += [f"The paper measured on: {hardware}.\n"] * bool(hardware)
-    parts += ["## Pictures\n", *map(show_picture, pictures), "## Generation\n"]
-    parts += [generation_table(evidence)]
+        parts += [describe_claim(claim, evidence) for claim in chosen]
+        parts += [f"\nThe paper measured on: {hardware}.\n" if hardware else ""]
+    parts += ["## Generation\n", generation_tables(evidence)]
     parts += ["## Measurements\n", measurements_table(evidence)]
     return "\n".join(parts)
 
 
-def show_picture(picture: Path) -> str:
-    """A picture under what it shows."""
-    what, place = literal(picture.stem), quote("/".join(picture.parts[-3:]))
-    return f"{literal(picture.parent.name)}, {what}:\n\n![{what}]({place})\n"
-
-
 def claims_table(claims: Iterable[Claim], evidence: list[Evidence]) -> str:
-    """A row for each claim: verdict, the paper's number, the rule, ours, the experiment."""
-    header = ["claim", "verdict", "the paper", "confirmed if", "here", "ratio here", "measured by"]
-    return markdown_table(header, [claim_row(claim, evidence) for claim in claims])
+    """A row for each claim: verdict, the paper's number or ratio, and ours."""
+    rows = []
+    for claim in claims:
+        found, rule = find_evidence(claim, evidence), claim.rules[0]
+        verdict = judge_claim(claim, found)
+        here = figure(rule.value(found.figures)) if found and verdict != NOT_TESTED else "-"
+        paper = figure(rule.paper) if rule.is_number else claim.paper
+        rows.append([claim.name, verdict, paper, here])
+    return markdown_table(["claim", "verdict", "the paper", "here"], rows)
 
 
-def claim_row(claim: Claim, evidence: list[Evidence]) -> list[str]:
-    """The cells of a claim."""
-    found, rule = find_evidence(claim, evidence), claim.rules[0]
-    if found is None:
-        here, ratio, name = "-", "-", claim.experiments[-1]
-    else:
-        here, name = describe_figures(claim, found), found.experiment
-        known = all(each in found.figures for each in rule.figures)
-        ratio = figure(rule.value(found.figures)) if known and rule.over else ""
-    return [
-        f"{claim.where}: {claim.says}" + f" ({claim.note})" * bool(claim.note),
-        judge_claim(claim, found),
-        claim.paper,
-        "; ".join(f"{x.figure} " * (x is not rule) + describe_rule(x) for x in claim.rules),
-        here,
-        ratio,
-        name,
-    ]
+def describe_claim(claim: Claim, evidence: list[Evidence]) -> str:
+    """What a claim says and where, its rule, our figures, and what measured them."""
+    found, rules = find_evidence(claim, evidence), claim.rules
+    note = f" ({claim.note})" * bool(claim.note)
+    others = [f"{rule.figure} {describe_rule(rule)}" for rule in rules[1:]]
+    bounds = "; ".join([describe_rule(rules[0]), *others])
+    words = f"{claim.where}: {claim.says}{note} Confirmed if: {bounds}."
+    if found:
+        words += f" Here: {describe_figures(claim, found)}, by {found.experiment}."
+    return f"- {code(claim.name)}: {literal(words)}"
 
 
 def describe_rule(rule: Rule) -> str:
@@ -126,28 +113,38 @@ def describe_rule(rule: Rule) -> str:
 def describe_figures(claim: Claim, found: Evidence) -> str:
     """Our figure with its unit, both of a ratio; of which training, and whether on the CPU."""
     figures, rule = found.figures, claim.rules[0]
-    amounts = " over ".join(figure(figures[x]) for x in rule.figures if x in figures)
     updates = claim.count_updates(figures)
+    if updates is not None and updates < FEW_UPDATES:
+        return f"{updates:,.0f} updates, which only show that the code runs"
+    amounts = " over ".join(figure(figures[x]) for x in rule.figures if x in figures)
     words = f"{amounts} {claim.unit}"
     if updates is not None:
         in_equal_time = rule.figure.endswith("equal-time")
         words += " in equal time" if in_equal_time else f" after {updates:,.0f} updates"
-        words += ", too few updates to tell" * (updates < FEW_UPDATES)
+    value = rule.value(figures)
+    words += ", within noise" * (value is not None and 1 / rule.noise < value < rule.noise)
     on_cpu = claim.scale == "gpu" and found.device == "cpu"
     return words + ", on the CPU" * on_cpu
 
 
-def generation_table(evidence: list[Evidence]) -> str:
-    """What images took by each method, and how many times as fast linear attention is."""
-    header = ["images, method", "images/s", "at batch", "times as fast as reruns", "as a cache"]
-    header += ["s for one image", "times as fast as reruns", "as a cache", "bytes of state"]
-    rows = [
-        [f"{shape}, {device.upper().replace('CUDA', 'GPU')}, {label}", *speed_cells(figures, name)]
-        for shape, device, figures in generation_figures(evidence)
-        for name, label in METHODS.items()
-        if f"{name}/1/seconds" in figures
-    ]
-    return markdown_table(header, rows)
+def generation_tables(evidence: list[Evidence]) -> str:
+    """What many images and one image take by each method, and how many times as fast it is."""
+    first, rivals = "images, method", ["times as fast as reruns", "as a cache"]
+    many, one = [], []
+    for shape, device, figures in generation_figures(evidence):
+        for name, label in METHODS.items():
+            if f"{name}/1/seconds" in figures:
+                words = f"{shape}, {device.upper().replace('CUDA', 'GPU')}, {label}"
+                many.append([words, *many_cells(figures, name)])
+                one.append([words, *one_cells(figures, name)])
+    names = [f"generation-{shape}{end}" for end in ("", "-cuda") for shape in SHAPES]
+    return "\n".join([
+        "Many images, each method with its best batch:\n",
+        markdown_table([first, "images/s", "batch", *rivals], many),
+        "A single image, and the bytes of its state:\n",
+        markdown_table([first, "s", *rivals, "state"], one),
+        f"{describe_experiments(evidence, *names)}\n",
+    ])  # fmt: skip
 
 
 def generation_figures(evidence: list[Evidence]) -> list[tuple[str, Device, dict[str, float]]]:
@@ -159,14 +156,18 @@ def generation_figures(evidence: list[Evidence]) -> list[tuple[str, Device, dict
     return [(shape, known[x].device, known[x].figures) for x, shape in names if x in known]
 
 
-def speed_cells(figures: Figures, name: str) -> list[str]:
-    """The cells of a method."""
-    rivals, alone = ("softmax", "stateful-softmax"), "1/seconds"
-    many = [divide(figures, f"{name}/{BEST}", f"{x}/{BEST}") for x in rivals]
-    one = [divide(figures, f"{x}/{alone}", f"{name}/{alone}") for x in rivals]
-    cells = [figures.get(f"{name}/{BEST}"), figures.get(f"{name}/best/batch"), *many]
-    cells += [figures.get(f"{name}/{alone}"), *one, figures.get(f"{name}/state-bytes")]
-    return [f"{x:,.0f}" if x is not None and x % 1 == 0 else figure(x) for x in cells]
+def many_cells(figures: Figures, name: str) -> list[str]:
+    """Images per second by a method at its best batch, and over those of softmax attention."""
+    own, batch = figures.get(f"{name}/{BEST}"), figures.get(f"{name}/best/batch")
+    gains = [divide(figures, f"{name}/{BEST}", f"{rival}/{BEST}") for rival in RIVALS]
+    return [figure(own), "-" if batch is None else f"{batch:,.0f}", *map(figure, gains)]
+
+
+def one_cells(figures: Figures, name: str) -> list[str]:
+    """Seconds for one image by a method, those of softmax attention over them, and its state."""
+    own, state = f"{name}/1/seconds", figures.get(f"{name}/state-bytes")
+    gains = [divide(figures, f"{rival}/1/seconds", own) for rival in RIVALS]
+    return [figure(figures.get(own)), *map(figure, gains), memory(state) if state else "-"]
 
 
 def measurements_table(evidence: Sequence[Evidence]) -> str:

@@ -15,7 +15,7 @@ from replication.claims import (
     IN_DIRECTION,
     MARGINS,
     NOT_CONFIRMED,
-    NOT_RUN,
+    NOT_TESTED,
     WORST_FIRST,
     Rule,
     make_rule,
@@ -91,8 +91,8 @@ def test_a_ratio_of_faulty_figures_confirms_nothing(value: float) -> None:
 
 
 def test_without_a_figure_nothing_is_judged() -> None:
-    assert make_rule("speed", "a", "b", "2", "1").judge({"a": 2.0}, same_scale=True) == NOT_RUN
-    assert all(claim.judge({}, "paper", "cuda") == NOT_RUN for claim in CLAIMS)
+    assert make_rule("speed", "a", "b", "2", "1").judge({"a": 2.0}, same_scale=True) == NOT_TESTED
+    assert all(claim.judge({}, "paper", "cuda") == NOT_TESTED for claim in CLAIMS)
 
 
 @given(st.data())
@@ -148,14 +148,14 @@ def test_another_scale_confirms_a_direction_at_best(
     ("name", "counted"),
     [("table1/lsh-1/bits-per-dim", "updates"), ("figure4/linear/samples", "updates-drawn")],
 )
-def test_a_few_updates_confirm_nothing(name: str, counted: str) -> None:
+def test_a_few_updates_test_nothing(name: str, counted: str) -> None:
     claim = BY_NAME[name]
     rule, method = claim.rules[0], claim.rules[0].figure.split("/")[0]
     figures = {each: 0.5 * rule.high if each == rule.figure else 0.5 for each in rule.figures}
     many, few = ({f"{method}/{counted}": count} for count in (FEW_UPDATES, FEW_UPDATES - 1))
 
     assert claim.judge(figures | many, "laptop", "cpu") == IN_DIRECTION
-    assert claim.judge(figures | few, "laptop", "cpu") == NOT_CONFIRMED
+    assert claim.judge(figures | few, "laptop", "cpu") == NOT_TESTED
 
 
 def test_a_place_selects_its_claims() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from linattn_models.training import RunFolder
 from replication import paper
+from replication.claims import FEW_UPDATES
 from replication.experiments import EXPERIMENTS, Experiment
 from replication.paper import Flags, left_out, main, select
 from replication.records import Evidence, read_evidence
@@ -144,6 +145,22 @@ def test_pictures_of_trained_models_are_published(
     assert curves == {"linear": [line]}
 
 
+def test_pictures_of_models_that_were_hardly_trained_are_not_published(
+    flags: Flags, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paper, "FOLDER", tmp_path / "kept")
+    run = flags.out / "laptop" / "equations" / "updates" / "linear"
+    run.mkdir(parents=True)
+    (run / "samples.png").write_bytes(b"picture")
+    (run / "summary.json").write_text("{}")
+    (run / "metrics.jsonl").write_text("")
+    (run / "figures.json").write_text(json.dumps({"updates-drawn": FEW_UPDATES - 1}))
+
+    main(dataclasses.replace(flags, preset="laptop", publish=True))
+
+    assert not (tmp_path / "kept" / "pictures").exists()
+
+
 def test_what_this_machine_lacks_is_named(
     flags: Flags,
     experiments: dict[str, Experiment],
@@ -160,7 +177,7 @@ def test_what_this_machine_lacks_is_named(
 
     captured = capsys.readouterr()
     assert "no-such-data" in captured.err and "download it" in captured.err
-    assert "not run" in captured.out
+    assert "not tested" in captured.out
 
 
 def test_two_commands_do_not_run_in_one_folder(flags: Flags) -> None:

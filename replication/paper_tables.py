@@ -1,0 +1,169 @@
+"""Tables of the report: the paper's numbers beside ours, and when ours were measured."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from linattn_lab.tables import figure, markdown_table, name_environments
+from replication.claims import CLAIMS, FEW_UPDATES, Figures, divide
+from replication.experiments import ROOT
+from replication.plots import paper_gain
+from replication.readers import BEST
+from replication.records import Evidence, describe_experiments, figures_of, is_older
+
+COMPARISON = ROOT / "docs" / "results" / "speech" / "comparison.json"
+IMAGES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
+SOFTMAX, CACHE = "softmax", "stateful-softmax"
+ATTENTIONS = {"linear": "linear", SOFTMAX: "softmax", "lsh-1": "lsh-1", "lsh-4": "lsh-4"}
+RECOGNIZERS = {"lstm": "Bi-LSTM", "linear": "linear", SOFTMAX: "softmax", "lsh-4": "lsh-4"}
+TRAINED = {"mnist": ("mnist", "bits-mnist"), "cifar10": ("bits-cifar10",)}
+PAPER = {claim.name: claim.paper for claim in CLAIMS}
+
+
+def speedups(evidence: list[Evidence]) -> str:
+    """Tables 4 and 5: how many times as fast linear attention generates images."""
+    header = ["images", "reruns: the paper", "here", "a cache: the paper", "here", "compiled"]
+    rows = []
+    for shape, words in IMAGES.items():
+        for device in ("GPU", "CPU"):
+            figures = generation(evidence, shape, device)
+            for many in (True, False):
+                gains = [
+                    (paper_factor(shape, rival, device, many), gain(figures, "linear", rival, many))
+                    for rival in (SOFTMAX, CACHE)
+                ]
+                compiled = gain(figures, "linear-compiled", CACHE, many)
+                label = f"{words}, {'many' if many else 'one'}, {device}"
+                cells = [number for pair in gains for number in pair]
+                rows.append([label, *map(figure, [*cells, compiled])])
+    names = [f"generation-{shape}{end}" for end in ("", "-cuda") for shape in IMAGES]
+    return f"{markdown_table(header, rows)}\n{describe_experiments(evidence, *names)}"
+
+
+def generation(evidence: list[Evidence], shape: str, device: str) -> Figures:
+    """The figures of generating images on a device."""
+    return figures_of(evidence, f"generation-{shape}{'-cuda' * (device == 'GPU')}")
+
+
+def gain(figures: Figures, ours: str, rival: str, many: bool) -> float | None:
+    """How many times as fast our method is: in images per second, or for one image."""
+    if many:
+        return divide(figures, f"{ours}/{BEST}", f"{rival}/{BEST}")
+    return divide(figures, f"{rival}/1/seconds", f"{ours}/1/seconds")
+
+
+def paper_factor(shape: str, rival: str, device: str, many: bool) -> float | None:
+    """The same by the paper's table 4, which is of a GPU, or by its table 5."""
+    if many:
+        return paper_gain(shape, rival) if device == "GPU" else None
+    theirs, ours = (paper_number(f"table5/{shape}/{x}/{device.lower()}") for x in (rival, "linear"))
+    return theirs / ours
+
+
+def paper_number(claim: str) -> float:
+    """The number of the paper that a claim is about."""
+    return float(PAPER[claim].replace(",", ""))
+
+
+def bits(evidence: list[Evidence]) -> str:
+    """Tables 1 and 2: bits per dimension of the longest trainings; the short ones in a sentence."""
+    header = ["images, attention", "the paper", "here, equal updates", "updates", "equal time"]
+    rows, used = [], []
+    short: dict[str, list[str]] = {}
+    for table, (shape, experiments) in enumerate(TRAINED.items(), 1):
+        for name, words in ATTENTIONS.items():
+            longest = longest_training(evidence, name, experiments)
+            figures = figures_of(evidence, longest)
+            updates = figures.get(f"{name}/updates", 0.0)
+            if updates < FEW_UPDATES:
+                short.setdefault(f"{IMAGES[shape]} ({updates:,.0f} updates)", []).append(words)
+                continue
+            used.append(longest)
+            cells = [figure(figures.get(f"{name}/{x}")) for x in ("bits", "bits-equal-time")]
+            cells.insert(1, f"{updates:,.0f}")
+            paper = PAPER[f"table{table}/{name}/bits-per-dim"]
+            rows.append([f"{IMAGES[shape]}, {words}", paper, *cells])
+    listed = "; ".join(f"{images}: {', '.join(names)}" for images, names in short.items())
+    ran = f"These trainings only show that the code runs: {listed}." * bool(short)
+    when = describe_experiments(evidence, *dict.fromkeys(used))
+    return f"{markdown_table(header, rows)}\n{when} {ran}"
+
+
+def longest_training(evidence: list[Evidence], attention: str, experiments: tuple[str, ...]) -> str:
+    """The experiment that trained an attention for the most updates."""
+    return max(experiments, key=lambda x: figures_of(evidence, x).get(f"{attention}/updates", 0.0))
+
+
+def speech(evidence: list[Evidence]) -> str:
+    """Table 3: errors by training, one for each seed, and the time of an epoch over linear's."""
+    header = ["% phoneme errors", "the paper, WSJ", "AN4, 8 minutes", "40 minutes", "convolutions"]
+    header += ["epoch / linear's: the paper", "here"]
+    short, timed = figures_of(evidence, "speech"), figures_of(evidence, "speech-epochs")
+    long, end = long_errors(), "seconds-per-epoch"
+    rows = []
+    for name, words in RECOGNIZERS.items():
+        cells = [PAPER[f"table3/{name}/per"], figure(short.get(f"{name}/per"))]
+        cells += [", ".join(map(figure, long.get(x, []))) or "-" for x in (name, f"{name}-conv")]
+        paper = paper_number(f"table3/{name}/{end}") / paper_number(f"table3/linear/{end}")
+        here = divide(timed, f"{name}/{end}", f"linear/{end}")
+        rows.append([words, *cells, figure(paper), figure(here)])
+    when = describe_experiments(evidence, "speech", "speech-epochs")
+    return f"{markdown_table(header, rows)}\n{when} {describe_long_trainings(evidence)}"
+
+
+def long_errors() -> Mapping[str, list[float]]:
+    """Percent of phoneme errors after 40 minutes on AN4, by model: one for each seed."""
+    errors: dict[str, list[float]] = {}
+    for name, run in read_long_trainings().items():
+        error = 100 * run["metrics"]["phoneme_error_rate"]
+        errors.setdefault(re.sub(r"-seed\d+$", "", name), []).append(error)
+    return errors
+
+
+def describe_long_trainings(evidence: list[Evidence]) -> str:
+    """A sentence on when and where the trainings of 40 minutes were made."""
+    runs = read_long_trainings().values()
+    where = name_environments(run["environment"] for run in runs)
+    decoded = max(run["recognition"]["date"] for run in runs)
+    older = ", older" * is_older(decoded, evidence)
+    return f"The trainings of 40 minutes ended by {decoded} ({where}{older})."
+
+
+def read_long_trainings() -> dict[str, Any]:
+    """Each training of the comparison of recognizers, by name."""
+    runs: dict[str, Any] = json.loads(COMPARISON.read_text("utf-8"))["runs"]
+    return runs
+
+
+def copy(evidence: list[Evidence]) -> str:
+    """Figure 2: the loss on held-out sequences."""
+    figures = figures_of(evidence, "copy")
+    rows = [[words, figure(figures.get(f"{x}/loss"))] for x, words in ATTENTIONS.items()]
+    table = markdown_table(["attention", "nats per symbol, held out"], rows)
+    return f"{table}\n{describe_experiments(evidence, 'copy')}"
+
+
+def lengths(evidence: list[Evidence]) -> str:
+    """Figure 1 on a CPU: time and memory of each rival over those of linear attention."""
+    figures = figures_of(evidence, "lengths")
+    known: dict[str, list[int]] = {}
+    for name in figures:
+        method, *rest = name.split("/")
+        if len(rest) == 2 and rest[1] == "time":
+            known.setdefault(method, []).append(int(rest[0]))
+    rows = []
+    for method, places in known.items():
+        if method == "linear":
+            continue
+        row = [method]
+        for what in ("time", "memory"):
+            for length in (min(places), max(places)):
+                ours, theirs = (f"{name}/{length}/{what}" for name in ("linear", method))
+                row.append(figure(divide(figures, theirs, ours)))
+        rows.append([*row, f"{max(places):,}"])
+    header = ["attention", "time / linear's, shortest", "longest"]
+    header += ["memory / linear's, shortest", "longest", "longest length"]
+    return f"{markdown_table(header, rows)}\n{describe_experiments(evidence, 'lengths')}"
