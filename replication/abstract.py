@@ -29,10 +29,10 @@ WORDS = """
 Every form of linear attention in the paper equals its quadratic definition here (the largest
 difference is {difference}), and its time and memory grow linearly with the length; at 65,536
 positions, PyTorch's softmax attention takes {longer} times as long on two CPU cores.
-With the paper's CIFAR-10 model on a GPU, it generates images {reruns} times as fast as softmax
-attention that runs all earlier tokens again for each new one (the paper: {paper_reruns}), but
-only {cache} times as fast as softmax attention with a cache ({paper_cache}), and for a single
-image {one} times as fast ({compiled} if its steps are compiled).
+With the paper's CIFAR-10 model on a GPU, it generates many images {reruns} times as fast as
+softmax attention that runs all earlier tokens again for each new one (the paper: {paper_reruns}),
+but only {cache} times as fast as softmax attention with a cache (the paper: {paper_cache}), and a
+single image {one} times as fast as that ({compiled} times if its steps are compiled).
 What trained models can do was tested with smaller models and shorter trainings: after an hour on
 MNIST, linear attention has {linear} and softmax attention {softmax} bits per dimension, with one
 seed each, which does not tell them apart.
