@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -187,21 +185,6 @@ def test_a_prefill_and_a_thousand_steps_fed_back(decay: Tensor | None) -> None:
         torch.testing.assert_close(out, wanted, **CLOSE)
     for got, wanted in zip(state, exact, strict=True):
         torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
-
-
-def test_the_example_of_the_guide(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    guide = (repository / "docs" / "operator.md").read_text()
-    (example,) = re.findall(r"^```py\n(.*?)^```", guide, re.MULTILINE | re.DOTALL)
-    names = {"torch": torch, "linear_attention": linear_attention, **tensors(2, 120)}
-    monkeypatch.chdir(tmp_path)
-    exec(example, names)
-    session = onnxruntime.InferenceSession("attention.onnx")
-    other = tensors(3, 77)
-    feed = {name: x.numpy() for name, x in other.items()}
-    expected = linear_attention(**other, is_causal=True)
-    torch.testing.assert_close(torch.from_numpy(session.run(None, feed)[0]), expected, **CLOSE)
 
 
 class Refused(Prefill):
