@@ -173,7 +173,7 @@ def dev(session: nox.Session) -> None:
     session.run(*pip, *BUILD_BACKENDS, external=True)
     session.run(
         *pip, "--no-build-isolation", *editable_folders(PURE), *app_requirements(),
-        *TEST_TOOLS, *TYPE_TOOLS, *STYLE_TOOLS, external=True,
+        *TEST_TOOLS, *TYPE_TOOLS, *STYLE_TOOLS, env=RELEASE, external=True,
     )  # fmt: skip
     session.log(
         "compiling linattn-cpu: a minute or two on two cores; and linattn-cuda: minutes more, "
