@@ -29,6 +29,7 @@ if __name__ == "__main__":
 
 import dataclasses
 import math
+import sys
 from pathlib import Path
 
 from linattn_core.errors import expected
@@ -98,6 +99,8 @@ def main(flags: Flags) -> None:
             path, run.model, images, run.layout, completed, flags.copies, label, draw=draw
         )
         keep(flags, out, "completions")
+    elif flags.completed is None:
+        print("no image is completed: --data-dir names the folder of the dataset", file=sys.stderr)
 
 
 def read_images(flags: Flags, run: TrainedRun) -> tuple[Images | None, int]:
