@@ -55,7 +55,7 @@ class Clients:
 
 
 async def talk_while_one_dies(address: str, replica: psutil.Process) -> None:
-    async with httpx2.AsyncClient(base_url=address, timeout=None) as http, asyncio.timeout(100):
+    async with httpx2.AsyncClient(base_url=address, timeout=None) as http, asyncio.timeout(1_000):
         clients = Clients(http)
         long = asyncio.gather(*(clients.complete(**LONG) for _ in range(8)))
         talks = asyncio.gather(*map(clients.talk, range(CONVERSATIONS)))
