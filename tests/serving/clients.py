@@ -64,7 +64,7 @@ class Server:
 
     def client(self) -> httpx2.AsyncClient:
         transport = httpx2.ASGITransport(self.app)
-        return httpx2.AsyncClient(transport=transport, base_url="http://server", timeout=60)
+        return httpx2.AsyncClient(transport=transport, base_url="http://server", timeout=600)
 
 
 @contextmanager

@@ -53,7 +53,7 @@ def test_an_interrupt_ends_the_server_beside_a_client_that_reads(tmp_path: Path)
     with running(tmp_path / "tiny", subprocess.DEVNULL) as (server, address):
         body = {"prompt": "abc", "max_tokens": 900_000, "stream": True}
         url = f"{address}/v1/completions"
-        with httpx2.stream("POST", url, json=body, timeout=60) as events:
+        with httpx2.stream("POST", url, json=body, timeout=600) as events:
             next(events.iter_lines())
             server.send_signal(signal.SIGINT)
             server.wait(120)
@@ -72,8 +72,8 @@ def test_the_real_address_is_printed_and_answers_are_logged(
         assert re.fullmatch(r"http://\[::1\]:[1-9]\d+", address)
         body = {"prompt": "abc", "max_tokens": 2}
         url, headers = f"{address}/v1/completions", {"authorization": "Bearer secret"}
-        assert httpx2.post(url, json=body, timeout=60).status_code == 401
-        assert httpx2.post(url, json=body, headers=headers, timeout=60).is_success
+        assert httpx2.post(url, json=body, timeout=600).status_code == 401
+        assert httpx2.post(url, json=body, headers=headers, timeout=600).is_success
         server.send_signal(signal.SIGINT)
         _, errors = server.communicate(timeout=120)
     assert errors.count('"POST /text/v1/completions HTTP/1.1" 200') == lines
@@ -109,7 +109,7 @@ def test_an_attention_from_a_file_elsewhere_is_served(
     )
     with running(Path("model"), subprocess.DEVNULL, "--imports", "gated_delta") as (_, address):
         body = {"prompt": "abc", "max_tokens": 20, "seed": 5}
-        answer = httpx2.post(f"{address}/v1/completions", json=body, timeout=60).json()
+        answer = httpx2.post(f"{address}/v1/completions", json=body, timeout=600).json()
     assert answer["choices"][0]["text"] == made.stdout
     command = [sys.executable, "-m", "linattn_models.serving", "model"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
