@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 from copying.data import SYMBOLS, VOCABULARY, Duplications, in_second_half
 from copying.measures import SEQUENCES_AT_ONCE, copy_loss, copy_measures
-from copying.model import build_model
-from copying.presets import Attention, smoke
 from linattn_models import Categorical
 
 DATA = Duplications(0, "held-out", SEQUENCES_AT_ONCE + 3, 20)
@@ -78,16 +76,3 @@ def test_predictions_of_first_halves_and_padding_do_not_count() -> None:
     losses = [copy_loss(Oracle(lambda _, o=o: o), batch) for o in (base, elsewhere, within)]
     assert losses[0] == losses[1]
     assert losses[0] != losses[2]
-
-
-@pytest.mark.parametrize("attention", ["linear", "softmax"])
-def test_padding_changes_no_figure(attention: Attention) -> None:
-    """It comes after all positions that count."""
-    recipe = smoke()
-    torch.manual_seed(0)
-    model = build_model(recipe, attention).eval()
-    batch = Duplications(0, "training", 8, recipe.max_length).batch(torch.arange(8))
-    asked = in_second_half(batch["copied"], recipe.max_length)
-    padding = torch.arange(recipe.max_length) >= 2 * batch["copied"][:, None] + 2
-    other = torch.where(padding, 7, batch["tokens"])
-    assert torch.equal(model(batch["tokens"])[asked], model(other)[asked])

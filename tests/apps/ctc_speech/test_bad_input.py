@@ -105,19 +105,6 @@ def test_a_bad_recording_is_named_and_the_others_are_printed(
     assert str(recordings[1]) in sentence and count == "1 of 3 recordings left out"
 
 
-@pytest.mark.parametrize("name", ["line\nbreak.wav", "$z^$.wav"])
-def test_odd_names_are_printed_on_one_line_and_drawn(
-    name: str, recordings: list[Path], smoke_run: Path, tmp_path: Path, script: Script
-) -> None:
-    recording = recordings[0].rename(tmp_path / name)
-    done = script("transcribe", "--run", smoke_run, "--pictures", tmp_path / "pictures", recording)
-    assert done.code == 0, done.stderr
-    first = str(recording) if name.isprintable() else repr(str(recording))
-    assert done.stdout.splitlines()[0] == first
-    (picture,) = (tmp_path / "pictures").iterdir()
-    assert picture.stem == recording.stem
-
-
 def test_pictures_that_cannot_be_written_are_refused_before_the_work(
     recordings: list[Path], smoke_run: Path, tmp_path: Path, script: Script
 ) -> None:

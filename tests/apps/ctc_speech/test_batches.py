@@ -12,7 +12,6 @@ from speech.batches import (
     Speech,
     find_fault,
     mask_bands,
-    pick_typical_batches,
 )
 
 lengths = st.lists(st.integers(1, 60), min_size=1, max_size=40)
@@ -43,12 +42,6 @@ def test_a_batch_depends_on_nothing_but_seed_and_step(lengths: list[int], steps:
     for step in steps:
         fresh = LengthOrder(lengths, 4, 100, seed=1).indices(step)
         assert torch.equal(walked.indices(step), fresh)
-
-
-def test_updates_are_timed_on_short_medium_and_long_batches() -> None:
-    typical = pick_typical_batches(LengthOrder(list(range(1, 13)), 2, 100, seed=0))
-    timed = [typical.indices(step).tolist() for step in range(4)]
-    assert timed == [[2, 3], [6, 7], [10, 11], [2, 3]]
 
 
 def test_a_batch_is_padded_and_says_how_far() -> None:

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import re
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pytest
 import soundfile
 
-from linattn_models.basics.files import temporary_prefix
 from speech.audio import read_audio
-from speech.corpora import Corpus, CorpusFlags, Split, Utterance, synthetic
+from speech.corpora import Corpus, CorpusFlags, Split, Utterance
 from speech.corpora.corpus import add_labels, hold_out
 from speech.corpora.kaldi import read_data_folder
-from speech.corpora.synthetic import load_synthetic, spell_for_espeak
-from speech.lexicon import Lexicon, parse_lexicon, read_lexicon
+from speech.lexicon import parse_lexicon, read_lexicon
 from speech.sources import Ark, Command, File
 from speech.units import Units, build_spelling
 from tests.apps.ctc_speech.conftest import tone
@@ -51,43 +46,6 @@ def test_fsdd_has_its_sizes(shared_data: Callable[[str], Path]) -> None:
     item = corpus.splits["test"][0]
     assert (item.words, item.labels) == (("ZERO",), ("Z", "IH", "R", "OW"))
     assert len(read_audio(item.source)) > 1_600
-
-
-class Tones:
-    """Stands for the synthesizer, and counts how often it is made."""
-
-    made: ClassVar[list[Tones]] = []
-
-    def __init__(self) -> None:
-        self.made.append(self)
-
-    def speak(self, *arguments: object) -> np.ndarray:
-        return tone(300.0, 0.05)
-
-
-def test_speech_is_synthesized_once_and_leaves_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(synthetic, "Synthesizer", Tones)
-    monkeypatch.setattr(Tones, "made", [])
-    name = f"synthetic-{synthetic.VERSION}-8"
-    killed = tmp_path / f"{temporary_prefix(name)}1" / name  # as a process leaves it that is killed
-    killed.mkdir(parents=True)
-    (killed / "train-00000.flac").touch()
-
-    together = threading.Barrier(2)
-
-    def load(_: int) -> tuple[dict[Split, list[Utterance]], Lexicon]:
-        together.wait()
-        return load_synthetic(tmp_path, 8)
-
-    with ThreadPoolExecutor(2) as threads:
-        (one, _), (other, _) = threads.map(load, range(2))
-
-    assert one == other and len(one["train"]) == 8
-    assert len(read_audio(one["train"][0].source)) == 800
-    assert len(Tones.made) == 1
-    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 def write_published_an4(folder: Path) -> None:
@@ -140,10 +98,6 @@ def test_synthetic_needs_the_synthesizer(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "espeakng_loader", None)
     with pytest.raises(ValueError, match="--corpus synthetic"):
         CorpusFlags(cache=tmp_path).read("synthetic", utterances=8)
-
-
-def test_phones_for_the_synthesizer() -> None:
-    assert spell_for_espeak(["S", "EH", "V", "AH", "N"]) == "s'EvVn"
 
 
 def test_a_kaldi_folder_is_read_and_a_speaker_held_out(tones: Path) -> None:

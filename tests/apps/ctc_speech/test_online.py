@@ -6,7 +6,6 @@ import copy
 import io
 import signal
 import sys
-import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,13 +21,11 @@ from speech.audio import Samples, resample
 from speech.decoding import Search
 from speech.features import Frames, filterbank
 from speech.frame_stream import FrameStream
-from speech.lexicon import parse_lexicon
 from speech.models import TrainedRun, build_model
 from speech.online import EndpointRules, OnlineRecognizer, OnlineStream
-from speech.presets import Attention, smoke
+from speech.presets import smoke
 from speech.running import RunningNorm
-from speech.words import WordFinder
-from stream import cut, listen, show
+from stream import listen
 from tests.apps.app_scripts import Script
 from tests.apps.ctc_speech.conftest import PRIOR, smoke_flags, tone
 
@@ -77,38 +74,6 @@ def test_streams_say_what_the_whole_recordings_say(streaming_run: TrainedRun) ->
     assert sum(len(recognizer.result(stream).tokens) for stream in streams) > 10
 
 
-@pytest.mark.parametrize("attention", ["softmax", "lstm"])
-def test_models_to_compare_with_stream(streaming_run: TrainedRun, attention: Attention) -> None:
-    recipe = replace(smoke(attention), chunk=4, normalize="running")
-    run = replace(streaming_run, model=build_model(recipe, 5).eval())
-    recognizer = recognizer_of(run)
-    stream = recognizer.create_stream()
-    feed(stream, babble(0.7), [100])
-    decode_all(recognizer, [stream])
-    assert recognizer.result(stream).is_final and stream.num_frames == 17
-
-
-def test_words_are_those_of_all_phones_at_once(streaming_run: TrainedRun) -> None:
-    lines = ["one A B", "two C D E", "three B", "four E A"]
-    lexicon, samples = parse_lexicon(lines, "x"), babble(3.0)
-    recognizer = OnlineRecognizer(streaming_run, Search(), 4, NEVER, lexicon)
-    stream = recognizer.create_stream()
-    assert recognizer.result(stream).words == ()
-    feed(stream, samples, [])
-    decode_all(recognizer, [stream])
-    result, finder = recognizer.result(stream), WordFinder(lexicon, streaming_run.units.inventory)
-    parse = finder.start()
-    for token in result.tokens:
-        parse = finder.advance(parse, streaming_run.units.inventory.index(token) + 1)
-    found = finder.words(parse)
-    assert result.words == tuple(x.word for x in found) and len(found) > 2
-    assert result.text == " ".join(result.words)
-    for word, (start, end) in zip(found, result.word_times, strict=True):
-        assert start == result.times[word.first][0] and end == result.times[word.last][1]
-    recognizer.reset(stream)
-    assert recognizer.result(stream).words == ()
-
-
 def take_frames(stream: FrameStream, rate: int, samples: Samples) -> Frames:
     """Those that are whole with these samples."""
     stream.accept(rate, samples)
@@ -121,17 +86,6 @@ def test_frames_of_pieces_are_those_of_the_whole() -> None:
     samples, stream = babble(0.5), FrameStream()
     parts = [take_frames(stream, 16_000, part) for part in np.array_split(samples, 23)]
     np.testing.assert_array_equal(np.concatenate(parts), filterbank(samples))
-
-
-def test_a_stream_keeps_little_of_what_it_has_read() -> None:
-    samples, stream, norm = babble(20.0), FrameStream(), RunningNorm(PRIOR)
-    tracemalloc.start()
-    try:
-        norm(take_frames(stream, 16_000, samples))
-        kept, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert kept < samples.nbytes / 10
 
 
 def test_other_rates_give_the_frames_of_the_whole() -> None:
@@ -156,61 +110,6 @@ def test_a_phone_across_several_endpoints_is_in_one_segment(streaming_run: Train
     frames = torch.from_numpy(RunningNorm(PRIOR)(filterbank(samples)))[None]
     (greedy,) = streaming_run.model.greedy(frames, chunk=4)
     assert tokens == [streaming_run.units.inventory[phone - 1] for phone in greedy]
-
-
-def test_an_endpoint_loses_no_frame_and_no_phone_twice(streaming_run: TrainedRun) -> None:
-    samples, segments = babble(4.0), []
-    recognizer = recognizer_of(streaming_run, longest=0.8)
-    stream = recognizer.create_stream()
-    feed(stream, samples, [])
-    while recognizer.is_ready(stream):
-        recognizer.decode([stream])
-        if recognizer.is_endpoint(stream):
-            segments.append(recognizer.result(stream))
-            recognizer.reset(stream)
-    segments.append(recognizer.result(stream))
-    assert [x.segment for x in segments] == list(range(len(segments))) and len(segments) > 3
-    times = [time for x in segments for time in x.times]
-    assert times == sorted(times) and stream.num_frames == -(-len(filterbank(samples)) // 4)
-
-
-def seen(printed: str) -> list[str]:
-    """The lines of a terminal, on which a return lets later characters replace earlier ones."""
-    lines = []
-    for line in printed.split("\n"):
-        shown = ""
-        for part in line.split("\r"):
-            shown = part[3:] if part.startswith("\x1b[K") else part + shown[len(part) :]
-        lines.append(shown)
-    return lines
-
-
-def test_a_terminal_shows_in_the_end_what_a_file_gets(
-    streaming_run: TrainedRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Two phones are a shorter word than the first of them alone.
-    pairs = [f"{a}{b} {a} {b}" for a in "ABCDE" for b in "ABCDE"]
-    lexicon = parse_lexicon([*pairs, *(f"{9 * a} {a}" for a in "ABCDE")], "x")
-    rules, outputs = replace(NEVER, longest=0.8), []
-    recognizer = OnlineRecognizer(streaming_run, Search(), 4, rules, lexicon)
-    for is_terminal in (False, True):
-        monkeypatch.setattr(sys.stdout, "isatty", lambda x=is_terminal: x)
-        for seed in range(3):
-            show(recognizer, cut(babble(4.0, seed)), 16_000)
-        outputs.append(capsys.readouterr().out)
-    assert seen(outputs[1]) == outputs[0].split("\n") and outputs[1] != outputs[0]
-
-
-def test_an_utterance_without_a_word_is_no_line(
-    streaming_run: TrainedRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Its word is so long that leaving out all phones is nearer.
-    lexicon = parse_lexicon([f"long {' '.join(500 * 'A')}"], "x")
-    recognizer = OnlineRecognizer(streaming_run, Search(), 4, replace(NEVER, longest=0.8), lexicon)
-    for is_terminal in (False, True):
-        monkeypatch.setattr(sys.stdout, "isatty", lambda x=is_terminal: x)
-        show(recognizer, cut(babble(2.0)), 16_000)
-        assert "".join(seen(capsys.readouterr().out)) == ""
 
 
 def test_bad_input_is_refused_in_one_sentence(streaming_run: TrainedRun) -> None:
@@ -253,17 +152,6 @@ def test_integers_are_what_soundfile_makes_of_them(kind: type[np.signedinteger])
     np.testing.assert_array_equal(ours, theirs)
 
 
-def test_a_stream_that_is_named_twice_has_one_chunk_decoded(streaming_run: TrainedRun) -> None:
-    recognizer = recognizer_of(streaming_run)
-    one, two = recognizer.create_stream(), recognizer.create_stream()
-    for stream in (one, two):
-        feed(stream, babble(0.7), [])
-    decode_all(recognizer, [one, one])
-    decode_all(recognizer, [two])
-    assert recognizer.result(one) == recognizer.result(two)
-    assert one.num_frames == two.num_frames == 17
-
-
 def test_a_stream_of_another_model_is_refused(streaming_run: TrainedRun) -> None:
     other = copy.deepcopy(streaming_run.model)
     with torch.no_grad():
@@ -281,27 +169,6 @@ def test_a_stream_of_another_model_is_refused(streaming_run: TrainedRun) -> None
         decode_all(recognizer, [stream])
     assert recognizer.result(beside[0]) == recognizer.result(beside[1])
     assert beside[0].num_frames == 25
-
-
-def test_frames_that_wait_are_not_copied_for_each_chunk(streaming_run: TrainedRun) -> None:
-    stream = recognizer_of(streaming_run).create_stream()
-    feed(stream, babble(3.0), [1_000, 7_000])
-    first = stream.next_frames(16)
-    stream.drop_frames(16)
-    assert stream.next_frames(16).data_ptr() == first.data_ptr() + first.nbytes
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_model_on_a_gpu_streams(streaming_run: TrainedRun) -> None:
-    on_gpu = replace(streaming_run, model=copy.deepcopy(streaming_run.model).cuda())
-    results = []
-    for recognizer in map(recognizer_of, (streaming_run, on_gpu)):
-        streams = [recognizer.create_stream() for _ in range(2)]
-        for stream, seconds in zip(streams, (1.0, 0.7), strict=True):
-            feed(stream, babble(seconds), [])
-        decode_all(recognizer, streams)
-        results.append([recognizer.result(stream).tokens for stream in streams])
-    assert results[0] == results[1]
 
 
 @pytest.mark.parametrize("name", ["silence", "pause", "longest"])

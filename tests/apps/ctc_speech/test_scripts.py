@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import soundfile
 import torch
 
 from linattn_lab.figures import read_figures
@@ -19,17 +18,7 @@ from speech.error_rate import count_errors
 from speech.models import load_run
 from speech.transcription import transcribe
 from tests.apps.app_scripts import Script
-from tests.apps.ctc_speech.conftest import other_text, smoke_flags, tone
-from tests.training.toy import logged
-
-
-def test_a_resumed_run_is_the_same(
-    smoke_run: Path, tones: Path, tmp_path: Path, script: Script
-) -> None:
-    flags = smoke_flags(tones, tmp_path / "run")
-    assert script("train", *flags, "--steps", 5).code == 0
-    assert script("train", *flags, "--resume").code == 0
-    assert logged(tmp_path / "run") == logged(smoke_run)
+from tests.apps.ctc_speech.conftest import other_text, smoke_flags
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
@@ -81,19 +70,6 @@ def transcribed_rate(run: Path, tones: Path) -> float:
     return count_errors(said, heard).rate
 
 
-def test_transcribe_gives_hypotheses_and_a_picture(
-    smoke_run: Path, tones: Path, tmp_path: Path, script: Script
-) -> None:
-    recording = tones / "test" / "test-0.wav"
-    flags = ["--run", smoke_run, "--n-best", 2, "--json", "--pictures", tmp_path, recording]
-    done = script("transcribe", *flags)
-    assert done.code == 0, done.stderr
-    (transcript,) = json.loads(done.stdout)
-    assert transcript["seconds"] == pytest.approx(0.73, abs=0.02)
-    assert 1 <= len(transcript["hypotheses"]) <= 2
-    assert (tmp_path / "test-0.png").stat().st_size > 1_000
-
-
 def test_recordings_are_searched_with_the_ngram_that_was_written(
     smoke_run: Path, tones: Path, tmp_path: Path, script: Script
 ) -> None:
@@ -132,6 +108,7 @@ def test_recordings_are_searched_with_the_ngram_that_was_written(
         (["--split", "dev", "--beam", 10**9], "--beam"),
         (["--split", "dev", "--average", 10**20], "--average"),
         (["--split", "dev", "--average", 3], "--average"),
+        (["--split", "dev", "--ngram", 3, "--lm-weight", -1], "--lm-weight"),
     ],
 )
 def test_transcribe_refuses_what_it_would_not_use(
@@ -154,25 +131,6 @@ def test_other_phones_and_an_edited_configuration_are_refused(
     write_json(run.config_file, {**run.config(), "model": {}})
     done = script("transcribe", "--run", run.path, tones / "test" / "test-0.wav")
     assert done.code == 2 and "config.json, got another one" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("flags", "named"),
-    [({"beam": 0}, "--beam"), ({"lm_weight": -1.0}, "--lm-weight"),
-     ({"insertion_bonus": float("nan")}, "--insertion-bonus")],
-)  # fmt: skip
-def test_searches_out_of_range_are_refused(flags: dict[str, float], named: str) -> None:
-    with pytest.raises(ValueError, match=f"^{named}"):
-        Decoding(**flags).check()  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("seconds", [0.055, 0.105, 0.185])
-def test_times_of_a_short_recording(smoke_run: Path, tmp_path: Path, seconds: float) -> None:
-    """Every output frame is four frames of 10 ms, also where the last is not whole."""
-    file = tmp_path / "short.wav"
-    soundfile.write(file, tone(900.0, seconds), 16_000)
-    transcript = transcribe(load_run(smoke_run), file, Search(), 1)
-    assert transcript.frame_seconds == pytest.approx(0.04)
 
 
 def test_a_long_recording_has_the_phones_of_a_search_at_once(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -76,30 +75,3 @@ def test_the_page_shows_them(own_run: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with testclient.TestClient(make_app(load_run(own_run), 4)) as client:
         about: dict[str, Any] = client.get("/image").json()
     assert (about["height"], about["width"], about["channels"], about["levels"]) == (8, 8, 3, 256)
-
-
-@pytest.mark.parametrize(
-    ("odd", "named"),
-    [(None, "config.json"), ({"sizes": 8}, "config.json"), ({"size": None}, "config.json")],
-)
-def test_an_odd_record_of_the_folder_is_named(
-    script: Script, own_run: Path, place: Path, tmp_path: Path, odd: Any, named: str
-) -> None:
-    shutil.copytree(own_run, tmp_path / "odd")
-    path = tmp_path / "odd" / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "folder": odd}))
-    done = script("generate", "--run", tmp_path / "odd", "--data-dir", place)
-    assert done.code == 2 and named in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize("name", ["train", "compare"])
-def test_a_damaged_picture_ends_a_script_before_it_begins(
-    script: Script, tmp_path: Path, name: str
-) -> None:
-    damaged = fill(tmp_path / "pictures") / "019.png"
-    damaged.write_bytes(damaged.read_bytes()[:-60])
-    flags = ("--preset", "smoke", *SETTINGS, "--data-dir", damaged.parent)
-    done = script(name, *flags, "--out", tmp_path / "run")
-    assert done.code == 2 and str(damaged) in done.stderr and len(done.stderr.splitlines()) == 1
-    assert not (tmp_path / "run").exists()

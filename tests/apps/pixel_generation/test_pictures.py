@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 from matplotlib.image import imread
 
 from pixels.pictures import (
     BACKGROUND,
     GAP,
-    HIDDEN,
     Colors,
     completion_rows,
     hide_below,
@@ -35,11 +33,6 @@ def test_levels_span_black_to_white() -> None:
     assert (np.diff(colors[0, 0, :, 0].astype(int)) >= 15).all()
 
 
-def test_colors_of_256_levels_stay_as_they_are() -> None:
-    colors = random_colors(2)
-    np.testing.assert_array_equal(to_colors(colors, levels=256), colors)
-
-
 def test_tiles_hold_the_images_enlarged() -> None:
     images, scale = random_colors(5), 3
     canvas = tile([list(images[:3]), list(images[3:])], scale)
@@ -51,15 +44,6 @@ def test_tiles_hold_the_images_enlarged() -> None:
     assert (canvas[9 + GAP :, 2 * (6 + GAP) :] == BACKGROUND).all()  # the place of a sixth
 
 
-def test_hiding_paints_the_lower_rows_of_a_copy() -> None:
-    images = random_colors(2, height=4)
-    before = images.copy()
-    hidden = hide_below(images, 2)
-    assert (hidden[:, 2:] == HIDDEN).all()
-    np.testing.assert_array_equal(hidden[:, :2], images[:, :2])
-    np.testing.assert_array_equal(images, before)
-
-
 def test_a_row_of_completions_begins_occluded_and_ends_original() -> None:
     whole = random_colors(2)
     tries = np.stack([random_colors(3), random_colors(3)])
@@ -67,11 +51,6 @@ def test_a_row_of_completions_begins_occluded_and_ends_original() -> None:
     assert [len(row) for row in rows] == [5, 5]
     np.testing.assert_array_equal(rows[1][-1], whole[1])
     np.testing.assert_array_equal(rows[0][2], tries[0, 1])
-
-
-@pytest.mark.parametrize(("count", "lengths"), [(1, [1]), (4, [2, 2]), (7, [3, 3, 1])])
-def test_square_rows(count: int, lengths: list[int]) -> None:
-    assert [len(row) for row in square_rows(random_colors(count))] == lengths
 
 
 def test_the_png_holds_the_canvas_pixel_for_pixel(tmp_path: Path) -> None:

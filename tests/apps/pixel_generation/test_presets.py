@@ -13,7 +13,7 @@ import pytest
 from linattn_models import MixtureOfLogistics
 from pixels.datasets import DatasetName, Images, load
 from pixels.models import TrainedRun, build_model
-from pixels.presets import PRESETS, TRAINING_IMAGES, Attention, laptop, paper, smoke
+from pixels.presets import PRESETS, TRAINING_IMAGES, Attention, paper, smoke
 from pixels.tokens import Layout, to_tokens
 
 SHAPES = {"digits": (1, 8, 8), "cifar10": (1, 32, 32, 3), "folder": (1, 12, 12, 3)}
@@ -96,11 +96,3 @@ def test_colors_as_one_token_need_a_head_for_three() -> None:
     assert together.output_head(images) == MixtureOfLogistics(10, 3, 256)
     with pytest.raises(ValueError, match="head"):
         replace(together, head="categorical").output_head(images)
-
-
-def test_few_steps_still_warm_up() -> None:
-    training = laptop("digits").training
-    assert training.config().warmup == 100
-
-    assert replace(training, steps=50).config().warmup == 5
-    assert replace(training, steps=1).config().warmup == 0

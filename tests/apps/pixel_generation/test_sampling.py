@@ -13,9 +13,9 @@ import torch
 from matplotlib.image import imread
 
 from linattn_models import AutoregressiveTransformer, TransformerConfig
-from pixels.datasets import Images, load
+from pixels.datasets import load
 from pixels.evaluation import bits_per_dim, independent_pixels
-from pixels.pictures import affordable_samples, write_completions, write_samples
+from pixels.pictures import write_completions, write_samples
 from pixels.presets import Attention
 from pixels.sampling import Draw, complete_images, sample_images
 
@@ -110,42 +110,9 @@ def test_an_interruption_keeps_the_images_that_were_drawn(
     assert 2 * 56 < height < 3 * 56 and width > 2 * 56  # four of sixteen
 
 
-@pytest.mark.parametrize(
-    ("shape", "stepped", "rerun"),
-    [((8, 8), 64, 64), ((28, 28), 20, 1), ((32, 32, 3), 5, 1), ((90, 90), 4, 1)],
-)
-def test_samples_affordable(shape: tuple[int, ...], stepped: int, rerun: int) -> None:
-    """Rerunning is expensive, so LSH draws fewer."""
-    blank = np.zeros((1, *shape), np.uint8)
-    images = Images("any", blank, blank, blank, 2)
-    for attention, count in (("linear", stepped), ("lsh-1", rerun)):
-        config = TransformerConfig(1, 1, 4, 4).with_attention(attention)
-        assert affordable_samples(AutoregressiveTransformer(config, 2, 4), images) == count
-
-
 def test_bits_of_independent_pixels_are_those_counted_by_hand() -> None:
     """Two positions, two levels, three images: counts (3, 0) and (1, 2), each plus a half."""
     train = np.array([[[0, 0]], [[0, 1]], [[0, 1]]], np.uint8)
     asked = np.array([[[0, 1]]], np.uint8)
     expected = -(math.log2(3.5 / 4) + math.log2(2.5 / 4)) / 2
     assert independent_pixels(train, asked, levels=2) == pytest.approx(expected)
-
-
-def test_a_level_never_seen_costs_a_finite_number_of_bits() -> None:
-    train = np.zeros((10, 2, 2), np.uint8)
-    asked = np.full((1, 2, 2), 255, np.uint8)
-    assert independent_pixels(train, asked, levels=256) == pytest.approx(math.log2(138 / 0.5))
-
-
-def test_noise_costs_its_entropy() -> None:
-    noise = np.random.default_rng(0).integers(0, 4, (20_000, 2, 2), dtype=np.uint8)
-    assert independent_pixels(noise[:10_000], noise[10_000:], levels=4) == pytest.approx(
-        2, abs=0.01
-    )
-
-
-def test_bits_of_independent_digits() -> None:
-    images = load("digits")
-    assert independent_pixels(images.train, images.test, images.levels) == pytest.approx(
-        2.436, abs=1e-3
-    )

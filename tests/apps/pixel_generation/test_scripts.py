@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from matplotlib.image import imread
 
-from linattn_models import AutoregressiveTransformer
 from linattn_models.training import RunFolder
 from tests.apps.app_scripts import PNG, Script, cells
 
@@ -32,29 +31,6 @@ def test_generate_draws_the_same_pictures_again(
     done = script("generate", *flags, "--out", tmp_path / "b")
     for name in ("completions.png", "samples.png"):  # the seed decides
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-
-
-def test_generate_refuses(script: Script, smoke_run: Path, tmp_path: Path) -> None:
-    cases = {
-        "no file": ["--run", tmp_path / "none"],
-        "--count": ["--run", smoke_run, "--count", -1],
-        "--temperature": ["--run", smoke_run, "--temperature", -1],
-    }
-    for sentence, flags in cases.items():
-        done = script("generate", *flags, "--out", tmp_path / "pictures")
-        assert done.code == 2
-        assert sentence in done.stderr
-        assert len(done.stderr.splitlines()) == 1
-        assert not (tmp_path / "pictures").exists()
-
-
-def test_generate_tries_its_folder_before_it_draws(
-    script: Script, smoke_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(AutoregressiveTransformer, "generate", None)
-    (tmp_path / "file").touch()
-    done = script("generate", "--run", smoke_run, "--out", tmp_path / "file")
-    assert done.code == 2 and str(tmp_path / "file") in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -87,14 +63,6 @@ def test_a_demo_may_be_repeated_and_published(script: Script, tmp_path: Path) ->
         assert RunFolder(tmp_path / "demo" / attention).summary()["steps"] == 5
     for name in pictures:
         assert (tmp_path / "published" / name).read_bytes().startswith(PNG)
-
-
-@pytest.mark.parametrize("flag", ["batch", "positions"])
-def test_demo_refuses_before_it_trains(script: Script, tmp_path: Path, flag: str) -> None:
-    done = script("demo", f"--{flag}", 0, "--out", tmp_path / "demo")
-    assert done.code == 2
-    assert f"--{flag}" in done.stderr
-    assert not (tmp_path / "demo").exists()
 
 
 def test_demo_deletes_no_run_but_its_own(script: Script, smoke_run: Path, tmp_path: Path) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from pixels.datasets import Pixels
-from pixels.tokens import Layout, TokenData, to_images, to_tokens
+from pixels.tokens import Layout, to_images, to_tokens
 
 SIDES = st.integers(1, 5)
 GRAY = arrays.arrays(np.uint8, st.tuples(st.integers(1, 3), SIDES, SIDES))
@@ -31,16 +30,3 @@ def test_order_is_row_by_row_with_colors_of_a_pixel_together() -> None:
     assert to_tokens(image, "pixels").tolist() == [
         [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]],
     ]
-
-
-@pytest.mark.parametrize("layout", ["sub-pixels", "pixels"])
-def test_a_gray_pixel_is_one_token_in_either_layout(layout: Layout) -> None:
-    assert to_tokens(np.zeros((3, 4, 5), np.uint8), layout).shape == (3, 20)
-
-
-def test_batches_are_the_images_asked_for() -> None:
-    images = np.random.default_rng(0).integers(0, 17, (6, 2, 2), dtype=np.uint8)
-    data = TokenData(images, "sub-pixels")
-    assert len(data) == 6
-    batch = data.batch(torch.tensor([4, 0, 4]))
-    assert batch.tolist() == [images[i].ravel().tolist() for i in (4, 0, 4)]

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import linattn_models
-from linattn_models import ByteTokenizer
 from tests.apps.app_scripts import PNG, Script, cells
 
 ATTENTIONS = ["linear", "fixed-decay", "learned-decay", "hedgehog-decay", "gated", "window"]
@@ -39,13 +37,6 @@ def test_a_chat_continues_its_state_whose_size_stays(
     assert read == sorted(set(read)) and read[-1] >= 3 * 11
 
 
-def test_the_folder_of_a_run_is_a_saved_model(smoke_run: Path) -> None:
-    model = linattn_models.load(smoke_run)
-    assert model.tokenizer == ByteTokenizer()
-    tokens = model.generate(prefix="def ", max_new_tokens=5, seeds=1)
-    assert model.decode(tokens)[0].startswith("def ")
-
-
 def train_flags(texts: Path, out: Path) -> list[object]:
     return ["--preset", "smoke", "--data", texts, "--out", out, "--steps", 2]
 
@@ -65,15 +56,6 @@ def test_one_file_is_enough_whatever_the_tokens_are(
         flags = train_flags(tmp_path / "tokens", tmp_path / "run")
     done = script("train", *flags)
     assert done.code == 0, done.stderr
-    for told in (
-        "read: 1 files, ",
-        "tokens: ",
-        " held out",
-        "about ",
-        "B of memory",
-        f"run: {tmp_path}",
-    ):
-        assert told in done.stdout
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     metrics = summary["metrics"]
     bits = metrics["loss"] / 0.6931471805599453
@@ -115,8 +97,3 @@ def test_compare_draws_tabulates_and_resumes(script: Script, tmp_path: Path) -> 
     again = script("compare", *flags, "--resume")
     assert again.code == 0, again.stderr
     assert (tmp_path / "runs" / "table.md").read_text() == table
-
-
-def test_a_folder_without_a_model_of_text_writes_nothing(script: Script, tmp_path: Path) -> None:
-    done = script("generate", tmp_path)
-    assert done.code == 2 and str(tmp_path) in done.stderr

@@ -66,22 +66,6 @@ def test_a_batch_that_is_damaged_is_refused(tmp_path: Path) -> None:
         cifar.read_batch(path, SOURCE)
 
 
-def test_a_batch_that_is_missing_is_named(tmp_path: Path) -> None:
-    folder = tmp_path / "cifar-10-batches-bin"
-    write_batches(folder, images_of(20), images_of(4))
-    (folder / "data_batch_4.bin").unlink()
-    with pytest.raises(FileNotFoundError, match="data_batch_4"):
-        load("cifar10", tmp_path)
-
-
-def test_a_batch_of_any_size_is_not_read(tmp_path: Path) -> None:
-    path = tmp_path / "data_batch_1.bin"
-    with path.open("wb") as file:
-        file.truncate(2**40)  # takes no space on disk
-    with pytest.raises(ValueError, match="got 1,099,511,627,776"):
-        cifar.read_batch(path, SOURCE)
-
-
 def test_an_npz_is_read(tmp_path: Path) -> None:
     train, test = images_of(20), images_of(3, seed=1)
     np.savez(tmp_path / "cifar10-subset.npz", x_train=train, x_test=test)
@@ -110,13 +94,6 @@ def test_a_wrong_array_is_named(tmp_path: Path, wrong: Any) -> None:
     path = tmp_path / "cifar10-subset.npz"
     write_npz(path, x_test=wrong)
     with pytest.raises(ValueError, match=r"subset\.npz"):
-        cifar.read_npz(path, SOURCE)
-
-
-def test_a_missing_array_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "cifar10-subset.npz"
-    np.savez(path, x_train=images_of(2))
-    with pytest.raises(ValueError, match=r"x_test\.npy"):
         cifar.read_npz(path, SOURCE)
 
 

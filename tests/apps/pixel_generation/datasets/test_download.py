@@ -122,12 +122,6 @@ def test_a_damaged_file_is_downloaded_again(served: Served, tmp_path: Path) -> N
     assert (tmp_path / GZIPPED[0]).read_bytes() == (served.folder / GZIPPED[0]).read_bytes()
 
 
-def test_a_file_that_is_not_served(served: Served, tmp_path: Path) -> None:
-    source = replace(SOURCES["mnist"], base_url=served.address)
-    with pytest.raises(OSError, match=GZIPPED[0]):
-        fetch(source, tmp_path)
-
-
 def test_without_a_network_one_sentence_says_what_to_do(
     script: Script, cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

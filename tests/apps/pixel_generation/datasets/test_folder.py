@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import struct
-import sys
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
@@ -72,13 +71,6 @@ def test_names_and_seed_decide_the_parts(tmp_path: Path) -> None:
     assert all_of(other) != all_of(first) and sorted(all_of(other)) == sorted(all_of(first))
 
 
-def test_more_pictures_leave_most_where_they_are(tmp_path: Path) -> None:
-    paths = [path.name for path in folder.find_pictures(fill(tmp_path, 40), 0)]
-    fill(tmp_path, 44)
-    more = [path.name for path in folder.find_pictures(tmp_path, 0)]
-    assert [name for name in more if name in paths] == paths
-
-
 def test_a_crop_is_the_middle_and_a_pad_is_all(tmp_path: Path) -> None:
     stripes = np.zeros((12, 36), np.uint8)
     stripes[:, :12], stripes[:, 12:24], stripes[:, 24:] = 50, 100, 150
@@ -87,15 +79,6 @@ def test_a_crop_is_the_middle_and_a_pad_is_all(tmp_path: Path) -> None:
     padded = read(tmp_path / "stripes.png", fit="pad")
     assert padded.shape == (12, 12) and not padded[:4].any() and not padded[8:].any()
     assert padded[4:8, 1].tolist() == [50] * 4 and padded[4:8, 10].tolist() == [150] * 4
-
-
-@pytest.mark.parametrize("shape", [(1, 4_000), (4_000, 1), (3, 5), (1, 1)])
-def test_a_pad_takes_any_shape_and_enlarges_none(tmp_path: Path, shape: tuple[int, int]) -> None:
-    Image.new("L", shape, 255).save(tmp_path / "odd.png")
-    padded = read(tmp_path / "odd.png", fit="pad")
-    assert padded.shape == (12, 12) and np.count_nonzero(padded) == min(shape[0], 12) * min(
-        shape[1], 12
-    )
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "RGB"])
@@ -107,12 +90,6 @@ def test_gray_palette_and_color_are_read_as_asked(tmp_path: Path, mode: str, col
     np.testing.assert_array_equal(read(tmp_path / "x.png", color=color), wanted)
 
 
-def test_an_opaque_alpha_changes_nothing(tmp_path: Path) -> None:
-    for mode in ("RGBA", "LA"):
-        noise("L").convert(mode).save(tmp_path / "x.png")
-        np.testing.assert_array_equal(read(tmp_path / "x.png"), np.asarray(noise("L")))
-
-
 def test_a_photo_is_turned_as_its_camera_says(tmp_path: Path) -> None:
     upright = Image.new("L", (16, 16))
     upright.paste(255, (0, 0, 16, 8))
@@ -121,14 +98,6 @@ def test_a_photo_is_turned_as_its_camera_says(tmp_path: Path) -> None:
     upright.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "x.jpg", exif=exif, quality=95)
     photo = read(tmp_path / "x.jpg", size=16)
     assert photo[:7].min() > 240 and photo[9:].max() < 15
-
-
-def test_a_large_photo_becomes_the_mean_of_its_parts(tmp_path: Path) -> None:
-    quarters = np.kron(np.array([[0, 80], [160, 240]], np.uint8), np.ones((400, 400), np.uint8))
-    Image.fromarray(quarters).save(tmp_path / "x.jpg", quality=95)
-    photo = read(tmp_path / "x.jpg", size=4).astype(int)
-    corners = photo[[0, 0, 3, 3], [0, 3, 0, 3]]
-    assert np.abs(corners - [0, 80, 160, 240]).max() <= 16
 
 
 def save(picture: Image.Image, **options: Any) -> bytes:
@@ -228,19 +197,6 @@ def test_too_few_pictures(tmp_path: Path, count: int) -> None:
         load("folder", fill(tmp_path, count))
     images = load("folder", fill(tmp_path, 3), settings=FolderSettings(size=12))
     assert (len(images.train), len(images.validation), len(images.test)) == (1, 1, 1)
-
-
-def test_names_of_any_bytes(tmp_path: Path) -> None:
-    if sys.platform != "linux":
-        pytest.skip("other systems have names of text")
-    fill(tmp_path, 3)
-    odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff\n.PNG"))
-    odd.write_bytes(WHOLE)
-    assert len(all_of(load("folder", tmp_path, settings=FolderSettings(size=12)))) == 4
-    odd.write_bytes(b"x")
-    with pytest.raises(ValueError, match="a whole PNG") as caught:
-        load("folder", tmp_path, settings=FolderSettings(size=12))
-    assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize(
