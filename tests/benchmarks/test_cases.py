@@ -20,10 +20,6 @@ def test_cases_are_selected_by_device_and_part_of_their_name() -> None:
         select_cases(cases, "zebra")
 
 
-def test_a_name_is_taken_once() -> None:
-    assert len({(case.device, case.name) for case in CASES}) == len(CASES)
-
-
 def test_every_case_has_the_methods_of_its_ratios_and_peers_say_why_not() -> None:
     for case in CASES:
         makes = case.setup(Settings(quick=True, threads=1))

@@ -12,11 +12,10 @@ import torch
 
 from benchmarks import command
 from benchmarks.case import Case, Method, Settings
-from benchmarks.cases import find_case
-from benchmarks.command import Flags, isolated_limits, main, measure_apart
+from benchmarks.command import Flags, main
 from benchmarks.document import Results
 from linattn_lab.store import read_records, record_file
-from tests.benchmarks.helpers import LIMITS, QUICK, make_case, raising
+from tests.benchmarks.helpers import LIMITS, make_case, raising
 
 FLAGS = Flags(Settings(quick=True, threads=1))
 BROKEN = make_case({}, name="fixed/broken", setup=raising(KeyError("x")))
@@ -59,16 +58,6 @@ def test_a_quick_run_leaves_nothing_unless_a_folder_was_named(
     assert "# Fixed" in capsys.readouterr().out
 
 
-def test_a_process_of_its_own_measures_every_method() -> None:
-    limits = isolated_limits(QUICK)
-    assert limits.copy_bandwidth > 0
-    case = find_case("operator/bfloat16/forward")
-    result = measure_apart(case, QUICK, limits)
-    assert [method.name for method in result.methods] == list(case.setup(QUICK))
-    for method in result.methods:
-        assert method.status == "measured" or "no live backend" in method.status
-
-
 @pytest.mark.parametrize(
     ("flags", "cases", "said"),
     [
@@ -101,13 +90,6 @@ def test_an_interrupted_run_keeps_what_it_has(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         main(dataclasses.replace(FLAGS, out=tmp_path), [RIGHT, STOPPED])
     assert list(read(tmp_path, "fixed").results) == ["fixed/case"]
-
-
-def test_list_names_the_cases_of_the_device(capsys: pytest.CaptureFixture[str]) -> None:
-    cases = [RIGHT, make_case({}, name="g/p", device="cuda")]
-    main(Flags(list=True), cases)
-    main(Flags(Settings(device="cuda"), list=True), cases)
-    assert capsys.readouterr().out == "fixed/case: A fixed case.\ng/p: A fixed case.\n"
 
 
 @pytest.mark.parametrize(

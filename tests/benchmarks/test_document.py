@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from benchmarks.cases import CASES
 from benchmarks.document import Results, to_markdown, write_results
 from benchmarks.results import CaseResult
 from benchmarks.runner import run_case
-from benchmarks.series import crossing, describe_crossover, describe_series, interpolate
+from benchmarks.series import crossing
 from linattn_lab.machine import Machine
 from linattn_lab.store import read_records, record_file
 from tests.benchmarks.helpers import LIMITS, fixed, make_case
@@ -60,20 +59,6 @@ def test_it_says_when_where_and_what_was_measured() -> None:
     assert slow[:4] == ["case", "slow", "call", "4.20 s"]
 
 
-def test_text_of_a_record_is_shown_and_never_markup() -> None:
-    odd = "x![y](/etc/hostname) `z`\n# w"
-    case = run(make_case({odd: 1.0, "b": 1.0}, series=odd, at=1, shows=odd, unit=odd))
-    alone = case.model_copy(update={"series": None})
-    fields = dict.fromkeys(("hardware", "software", "backends"), odd)
-    known = record(commit=odd, _1=case, _2=alone)
-    odd_record = known.model_copy(
-        update={"machine": MACHINE.model_copy(update=fields), "command": odd}
-    )
-    text = to_markdown("fixed", [odd_record], NAMES)
-    spans = re.sub(r"`[^`\n]*`", "", text.replace(r"\`", ""))
-    assert "![y" not in spans and "\n# w" not in text and "`" not in spans
-
-
 @pytest.mark.parametrize(
     ("method", "words"),
     [
@@ -101,20 +86,6 @@ def test_a_case_takes_the_place_of_its_earlier_result(tmp_path: Path) -> None:
     assert text.index("later") < text.index("abc1234")
 
 
-@pytest.mark.parametrize("drawn", [False, True])
-def test_a_gpus_results_and_their_picture_stand_beside(tmp_path: Path, drawn: bool) -> None:
-    case = make_case({"a": 1.0, "b": 2.0}, ratios=(("b", "a"),) if drawn else ())
-    known = record(case=run(case))
-    gpu = {"device": "cuda", "hardware": "NVIDIA H100 80GB HBM3, 132 multiprocessors; A processor"}
-    machine = MACHINE.model_copy(update=gpu)
-    write_results(tmp_path, "fixed", known.model_copy(update={"machine": machine}), NAMES)
-    names = sorted(path.name for path in (tmp_path / "fixed").iterdir())
-    picture = ["results-h100.png"] if drawn else []
-    assert names == ["results-h100.json", "results-h100.md", *picture]
-    text = (tmp_path / "fixed" / "results-h100.md").read_text()
-    assert re.findall(r"\]\((.*png)\)", text) == picture
-
-
 @pytest.mark.parametrize("file", sorted(RESULTS.glob("*/results*.md")), ids=lambda x: x.name)
 def test_the_tracked_documents_are_what_their_records_say(file: Path) -> None:
     theme = file.parent.name
@@ -124,41 +95,6 @@ def test_the_tracked_documents_are_what_their_records_say(file: Path) -> None:
     device = records[0].machine.device
     order = [case.name for case in CASES if case.device == device]
     assert to_markdown(theme, records, order) == file.read_text(encoding="utf-8")
-
-
-def by_length(
-    times: Mapping[str, Mapping[int, float]], peak: float | None = None
-) -> dict[str, CaseResult]:
-    """A series; two units a call."""
-    return {
-        f"fixed/{at}": run(make_case(
-            {
-                name: fixed(2 * curve[at], units=2, peak=None if peak is None else lambda: peak)
-                for name, curve in times.items()
-            },
-            series="causal", at=at,
-        ))
-        for at in next(iter(times.values()))
-    }  # fmt: skip
-
-
-def test_a_series_is_a_table_of_times_and_one_of_memory() -> None:
-    times = {"linear (cpu)": {512: 1e-3, 1_024: 2e-3}, "lsh": {512: 0.25, 1_024: 1.0}}
-    title, table, _, peaks = describe_series(by_length(times, peak=4e6))
-    assert title == "## By length: causal"
-    assert rows(table, "512") == [["512", "1.00 ms", "250 ms", "250"]]
-    assert rows(peaks, "512") == [["512", "2.00 MB", "2.00 MB"]]
-    assert describe_series({}) == describe_crossover({}) == []
-
-
-def test_one_table_holds_the_crossover_of_all_series_and_rivals() -> None:
-    times = {
-        "linear (cpu)": {64: 1.0, 128: 1.0}, "linear (torch)": {64: 2.0, 128: 2.0},
-        "lsh": {64: 5.0, 128: 5.0}, "softmax": {64: 0.5, 128: 2.0},
-    }  # fmt: skip
-    table = describe_crossover(by_length(times))[-1]
-    assert rows(table, "heads") == [["heads", "lsh", "softmax"]]
-    assert rows(table, "causal") == [["causal", "below 64", "~91"]]
 
 
 @pytest.mark.parametrize(
@@ -174,8 +110,3 @@ def test_one_table_holds_the_crossover_of_all_series_and_rivals() -> None:
 )
 def test_the_crossover_in_words(ratios: list[tuple[int, float]], words: str) -> None:
     assert crossing(ratios) == words
-
-
-def test_a_quadratic_rival_is_crossed_where_the_curves_meet() -> None:
-    # The ratio (N / 180) is a power law, so that the interpolation is exact.
-    assert interpolate((128, 128 / 180), (256, 256 / 180)) == pytest.approx(180)

@@ -60,12 +60,6 @@ def test_lengths_are_those_of_both_passes(tmp_path: Path, device: Device) -> Non
     assert figures["softmax, N x N/exponent"] == pytest.approx(2.0)
 
 
-def test_the_last_step_is_compared_with_the_first(tmp_path: Path) -> None:
-    values = {"linear (eager), first step": 2.0, "linear (eager), last step": 3.0}
-    write_results(tmp_path, {"decoding/steps/one-image": make_result(values)})
-    assert read_figures(tmp_path) == {"linear/last-over-first": 1.5}
-
-
 def test_images_have_one_alone_and_the_best_batch(tmp_path: Path) -> None:
     best = make_result({"linear": 0.5}, units=8, **{"largest-batch": 16})
     cases = {
@@ -77,8 +71,3 @@ def test_images_have_one_alone_and_the_best_batch(tmp_path: Path) -> None:
         "linear/1/seconds": 4.0, "softmax/1/seconds": 9.0, "linear/best/images-per-second": 2.0,
         "linear/best/batch": 8, "linear/largest-batch": 16, "linear/64/8/seconds": 0.25,
     }  # fmt: skip
-
-
-def test_an_epoch_is_as_many_utterances(tmp_path: Path) -> None:
-    write_results(tmp_path, {"speech/epoch": make_result({"linear": 0.25})})
-    assert read_figures(tmp_path) == {"linear/seconds-per-epoch": 9_354.0}

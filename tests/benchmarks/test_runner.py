@@ -6,12 +6,10 @@ from functools import partial
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from benchmarks.case import Method, Settings
-from benchmarks.results import MEASURED, NOT_CORRECT, spread
-from benchmarks.runner import lost_case, run_case
+from benchmarks.results import MEASURED, NOT_CORRECT
+from benchmarks.runner import run_case
 from linattn_lab.timing import NotMeasured
 from tests.benchmarks.helpers import LIMITS, fixed, make_case, raising
 
@@ -51,13 +49,6 @@ def test_ratios_are_per_unit_and_taken_round_by_round() -> None:
     assert result.ratio("fast", "slow") is None
 
 
-def test_each_method_of_a_series_is_held_against_the_last() -> None:
-    result = run(make_case({"A": 1.0, "B": "gone", "C": 2.0}, series="forward", at=7))
-    ratios = {each.denominator: each.value.median for each in result.ratios}
-    assert ratios == {"A": 2, "C": 1}
-    assert (result.series, result.at) == ("forward", 7)
-
-
 def test_shares_count_operations_and_bytes_per_second() -> None:
     methods = {"a": fixed(2, operations=1e9), "b": fixed(2, traffic=1e8, units=5)}
     a, b = run(make_case(methods)).methods
@@ -89,25 +80,3 @@ def test_what_a_method_raises_is_its_row(error: Exception, words: str, where: st
     assert result.method("a").status.startswith(words)
     assert result.method("a").value is None
     assert result.method("b").status == MEASURED
-
-
-def test_a_peak_that_cannot_be_taken_is_none() -> None:
-    methods = {
-        "a": fixed(1, peak=lambda: 6.0, units=2),
-        "b": fixed(1, peak=raising(MemoryError())),
-    }
-    a, b = run(make_case(methods)).methods
-    assert (a.peak, a.peak_per_unit, b.peak) == (6.0, 3.0, None)
-    assert b.status == MEASURED
-
-
-def test_a_case_without_result_says_why() -> None:
-    result = lost_case(make_case({}, series="s", at=1), "gone")
-    assert [(m.name, m.status) for m in result.methods] == [("every method", "gone")]
-    assert result.series is None
-
-
-@given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=30))
-def test_the_spread_is_ordered_and_within_the_values(values: list[float]) -> None:
-    median, low, high = spread(values)
-    assert min(values) <= low <= median <= high <= max(values)

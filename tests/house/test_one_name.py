@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import inspect
 import os
 import re
 import shutil
@@ -85,16 +84,3 @@ def test_the_page_of_names_has_each_name_once(repository: Path) -> None:
     for module in (name for name in named if "." in name):
         assert importlib.util.find_spec(module), module
     assert sorted(name for name in named if "." not in name) == sorted(linattn.__all__)
-
-
-def test_names_in_the_glossary_exist(repository: Path) -> None:
-    text = (repository / "docs/glossary.md").read_text()
-    arguments = {*inspect.signature(linattn.linear_attention).parameters, "window_size", "generate"}
-    names = {*re.findall(r"`(\w+)`", text)} - {*linattn.backends(), "cpu", "cuda", "triton"}
-
-    assert names - {*linattn.__all__} - arguments == set()
-
-
-def test_guides_import_from_linattn(repository: Path) -> None:
-    for guide in (*repository.glob("docs/*.md"), repository / "README.md"):
-        assert not re.search(r"^from linattn_(core|models) import", guide.read_text(), re.M), guide

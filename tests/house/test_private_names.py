@@ -47,18 +47,6 @@ def test_private_names_stand_where_they_are_tested(
     assert [test for test in TESTED_BY.values() if not (repository / test).is_file()] == []
 
 
-def test_private_names_would_be_found() -> None:
-    tree = ast.parse(
-        "import torch.utils._pytree as pytree\n"
-        "from torch._dynamo import reset\n"
-        "from torch import _C\n"
-        "from own import _native\n"
-        "self._own, x._version, x.__name__\n"
-    )
-    names = {"torch.utils._pytree", "torch._dynamo.reset", "torch._C", "_version"}
-    assert set(private(tree, {"own", "_own"})) == names
-
-
 def defined(tree: ast.Module) -> set[str]:
     """The names that a module gives to functions, classes, variables and attributes of `self`."""
     names = set()

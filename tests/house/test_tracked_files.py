@@ -29,15 +29,6 @@ def test_nothing_is_installed_by_a_name_that_no_registry_has(tracked_files: list
     assert found(UNPUBLISHED, tracked_files) == []
 
 
-def test_patterns_find_what_they_are_for() -> None:
-    for path in ("see /" + "home/someone/file", '"/' + 'root/x"', "/" + "work/data"):
-        assert MACHINE_PATH.search(path)
-    assert not MACHINE_PATH.search("packages/work/x and https://example.org/home/x")
-    assert REGISTRY.search("pip install --" + "index-url somewhere")
-    assert UNPUBLISHED.search("run pip install 'linattn-models[train]'")
-    assert not UNPUBLISHED.search('pip install "./packages/linattn-models[train]"')
-
-
 def test_no_large_file(repository: Path, tracked_files: list[Path]) -> None:
     large = [path for path in tracked_files if path.stat().st_size > LARGEST]
 

@@ -60,11 +60,6 @@ def test_one_bad_size_does_not_end_it(search: Search) -> None:
     assert search(lambda batch: 1.0 if batch == 2 else float(min(batch, 64))).batch == 64
 
 
-def test_the_best_is_kept_though_later_ones_are_worse(search: Search) -> None:
-    assert search(lambda batch: {1: 1.0, 2: 2.0, 4: 1.5, 8: 1.0}[batch]).batch == 2
-    assert search.tried == [1, 2, 4, 8]
-
-
 def test_ends_at_the_largest(search: Search) -> None:
     found = search(float, largest=100)
     assert search.tried == [1, 2, 4, 8, 16, 32, 64, 100]
@@ -100,13 +95,3 @@ def test_a_batch_that_did_not_fit_after_all_ends_it(search: Search, error: Excep
 
     found = search(rate)
     assert found.batch == found.largest_timed == 4
-
-
-def test_faults_are_not_taken_for_a_lack_of_memory(search: Search) -> None:
-    def rate(batch: int) -> float:
-        if batch > 1:
-            raise RuntimeError("a fault")
-        return 1.0
-
-    with pytest.raises(RuntimeError, match="a fault"):
-        search(rate)

@@ -19,11 +19,6 @@ def test_figures_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert figures == {"a/loss": 0.1, "a/steps": 4, "b": 2.5}
 
 
-def test_figures_are_added_to_a_folder_without_any(tmp_path: Path) -> None:
-    add_figures(tmp_path, {"a": 1})
-    assert read_figures(tmp_path) == {"a": 1}
-
-
 @pytest.mark.parametrize("content", ["{", "[]", '{"a": "x"}', '{"a": [1]}', "\xff"])
 def test_damaged_figures_are_refused_by_the_files_name(content: str, tmp_path: Path) -> None:
     (tmp_path / FILE).write_text(content, encoding="latin-1")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from linattn_lab.machine import describe_machine, measure_limits
+from linattn_lab.machine import measure_limits
 
 
 def test_the_rate_of_multiply_adds_is_measured_where_linattn_cpu_is_installed() -> None:
@@ -18,10 +18,3 @@ def test_the_rate_of_multiply_adds_is_measured_where_linattn_cpu_is_installed() 
 def test_without_linattn_cpu_it_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("linattn_lab.machine.backends", lambda: ("reference",))
     assert measure_limits(threads=1, quick=True).fma_float32 is None
-
-
-def test_the_machine_names_its_versions() -> None:
-    machine = describe_machine(threads=3)
-    assert machine.threads == 3
-    assert "torch" in machine.software
-    assert "cores" in machine.hardware

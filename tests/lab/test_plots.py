@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
 import pytest
@@ -27,13 +26,6 @@ LINES = [
     {"step": 2, "split": "eval", "loss": None, "bits": 1.5, "seconds": 1.0},
     {"step": 2, "split": "train", "loss": 1.0, "seconds": 1.0},
 ]
-
-
-def test_points_of_a_quantity() -> None:
-    assert points(LINES, "loss", split="train") == [(1, 2.0), (2, 1.0)]
-    assert points(LINES, "loss", split="train", over="seconds", scale=2) == [(1, 2.0), (2, 1.0)]
-    assert points(LINES, "bits", split="train") == []
-    assert math.isnan(points(LINES, "loss", split="eval")[0][1])
 
 
 @given(low=st.floats(1e-6, 1e6), ratio=st.one_of(st.floats(1.1, 20), st.floats(1.1, 1e9)))

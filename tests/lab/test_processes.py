@@ -16,7 +16,6 @@ import torch
 
 from benchmarks.case import Settings
 from benchmarks.cases.methods import peak_of_call
-from benchmarks.cases.operators import MATERIALIZED
 from benchmarks.cases.problem import Problem
 from benchmarks.runner import guard
 from linattn_lab.processes import run_apart, stop_tree
@@ -84,9 +83,3 @@ def test_a_peak_counts_what_a_call_returns_and_not_its_inputs(backward: bool) ->
     tensor = problem.numbers * problem.dtype.itemsize
     results = 4 if backward else 1  # the output, and with the backward pass three gradients
     assert results * tensor - TOLERANCE <= peak < (results + 12) * tensor
-
-
-def test_a_peak_counts_scratch_that_is_freed_before_the_call_returns() -> None:
-    problem = Problem(2_048, heads=1, width=8)
-    peak = run_apart(peak_of_call, MATERIALIZED, problem, Settings(threads=1), threads=1)
-    assert peak >= problem.length**2 * problem.dtype.itemsize - TOLERANCE

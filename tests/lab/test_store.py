@@ -98,11 +98,6 @@ for number in range(20):
     assert len(latest_results(read_records(file, Record[Any]))) == 40
 
 
-def test_devices_have_files_of_their_own(tmp_path: Path) -> None:
-    assert record_file(tmp_path, "a", "cpu") != record_file(tmp_path, "a", "cuda")
-    assert read_records(record_file(tmp_path, "a", "cuda"), Record[Any]) == []
-
-
 @pytest.mark.parametrize("text", ["", "[]", '{"records": [{"command": 3}]}'])
 def test_a_damaged_file_is_named_and_stays(tmp_path: Path, text: str) -> None:
     file = tmp_path / "results.json"

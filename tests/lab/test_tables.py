@@ -7,17 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linattn_lab.tables import (
-    code,
     decimals,
-    figure,
     literal,
     markdown_table,
     memory,
     name_environments,
     seconds,
 )
-
-INLINING = "![x](/etc/hostname) <img src=a> `b` | a_b _c_ **d** &lt; $e$ \x1b[1m\n```{include} f"
 
 
 def test_cells_stay_as_they_are_written_and_columns_line_up() -> None:
@@ -42,12 +38,6 @@ def test_text_of_a_record_is_never_markup(text: str) -> None:
     assert table.count("\n") == 3
 
 
-def test_what_could_inline_a_file_is_shown_as_it_is() -> None:
-    assert literal(INLINING).startswith(r"!\[x\](/etc/hostname) \<img src=a\> \`b\` \| a_b \_c\_")
-    assert "\x1b" not in literal(INLINING)
-    assert code("a `b`\nc") == "`a 'b' c`"
-
-
 def test_what_was_not_finite_is_a_dash() -> None:
     assert [decimals(value, 3) for value in (1.23456, 0.0, None)] == ["1.235", "0.000", "-"]
 
@@ -57,22 +47,6 @@ def test_environments_are_named_once() -> None:
     two = {**one, "commit": None, "threads": 2}
     assert name_environments([one, one]) == "commit 0123456; torch 2, cpu, threads: 1"
     assert "0123456, unknown" in name_environments([one, two])
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "-"),
-        (0.6444, "0.644"),
-        (0.004, "0.00400"),
-        (142.8, "143"),
-        (8651.4, "8,651"),
-        (3.4, "3.40"),
-        (999.6, "1,000"),
-    ],
-)
-def test_figures_have_three_digits(value: float | None, text: str) -> None:
-    assert figure(value) == text
 
 
 def test_units_fit_the_size() -> None:

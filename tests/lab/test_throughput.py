@@ -34,16 +34,6 @@ def test_some_positions_stand_for_all(attention: str, method: str) -> None:
     assert math.isclose(2 * measured.seconds_per_sample, trapezoids)
 
 
-def test_bytes_are_those_of_one_samples_state() -> None:
-    heads, dim, layers, bytes_each = 2, 4, 2, 8
-    linear = generation_throughput(tiny_model("linear"), batch=3, length=4, steps=2)
-    assert linear.state_bytes_per_sample == layers * heads * (dim * dim + dim) * bytes_each
-    cache = generation_throughput(tiny_model("softmax"), batch=3, length=4, steps=2)
-    assert cache.state_bytes_per_sample == layers * 2 * heads * 4 * dim * bytes_each
-    rerun = generation_throughput(tiny_model(), batch=3, length=4, steps=2, method="rerun")
-    assert rerun.state_bytes_per_sample == 0
-
-
 @pytest.mark.parametrize(
     ("fields", "named"),
     [

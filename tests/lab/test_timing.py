@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 
 from linattn_lab.timing import (
     FEWEST_CALLS,
-    LEAD_IN_SECONDS,
     MOST_CALLS,
     NotMeasured,
-    clock,
     interleave,
     sample,
     stopwatch,
@@ -92,11 +90,6 @@ def test_a_method_that_cannot_be_measured_falls_out_and_the_others_go_on(fake: F
     assert samples == {"B": [1.0] * 3}
 
 
-def test_a_long_call_is_made_once(fake: FakeClock) -> None:
-    assert sample(fake.call("A", LEAD_IN_SECONDS), fake.timed, 10.0) == LEAD_IN_SECONDS
-    assert fake.calls == ["A"]
-
-
 def test_short_calls_are_repeated_until_their_time_is_used(fake: FakeClock) -> None:
     call = fake.call("A", 0.5, 0.125, 0.25, 0.25, 9.0, 0.25)
     assert sample(call, fake.timed, 2.5) == 0.25
@@ -119,14 +112,6 @@ def test_the_garbage_collector_stays_out_and_comes_back() -> None:
     interleave({"A": look}, seconds=0, rounds=(1, 1))
     assert seen == [False]
     assert gc.isenabled()
-
-
-def test_a_clock_gives_the_times_between_its_readings() -> None:
-    readings = clock(torch.device("cpu"))
-    for _ in range(3):
-        readings.read()
-    assert len(readings.seconds()) == 2
-    assert min(readings.seconds()) >= 0
 
 
 @pytest.mark.gpu
@@ -169,15 +154,3 @@ def test_launches_are_no_part_of_a_gpus_time(launches: int) -> None:
             gpu.work(0.05, 0.02)
 
     assert [timed(run) for _ in range(3)] == pytest.approx([0.02 * launches] * 3)
-
-
-def test_a_call_that_waits_for_its_gpu_is_timed_whole() -> None:
-    gpu = FakeGpu()
-    timed = time_behind(gpu.timed, lambda: gpu.work(0.01, 0.4), gpu.mark)
-
-    def run() -> None:
-        gpu.work(0.05, 0.02)
-        gpu.processor = gpu.gpu
-        gpu.work(0.05, 0.02)
-
-    assert timed(run) == pytest.approx(0.09)

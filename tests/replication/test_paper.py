@@ -10,7 +10,6 @@ import pytest
 
 from linattn_models.training import RunFolder
 from replication import paper
-from replication.claims import FEW_UPDATES
 from replication.experiments import EXPERIMENTS, Experiment
 from replication.paper import Flags, left_out, main, select
 from replication.records import Evidence, read_evidence
@@ -56,22 +55,6 @@ def test_what_has_a_record_is_not_run_again(flags: Flags) -> None:
     assert count_runs(flags) == 1  # from the start
 
 
-def test_a_run_from_the_start_that_is_interrupted_has_not_ended(
-    flags: Flags, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
-    main(flags)
-    with monkeypatch.context() as patch:
-        patch.setattr(paper, "run_experiment", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            main(dataclasses.replace(flags, again=True))
-
-    main(flags)
-    assert count_runs(flags) == 1
-
-
 def test_a_failure_is_recorded_and_the_others_go_on(
     flags: Flags, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -84,15 +67,6 @@ def test_a_failure_is_recorded_and_the_others_go_on(
     assert "it is broken" in known["failing"].measurement.error
     assert known["equations"].figures == {"positive": 2.0}
     assert capsys.readouterr().err.count("it is broken") == 2
-
-
-def test_a_figure_that_is_not_finite_fails(flags: Flags, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replication.run.read_run", lambda folder: {"positive": float("nan")})
-
-    with pytest.raises(SystemExit):
-        main(flags)
-
-    assert "positive" in read_by_name(flags.out / "smoke")["equations"].measurement.error
 
 
 def test_the_longest_runs_where_its_name_is_given(
@@ -143,22 +117,6 @@ def test_pictures_of_trained_models_are_published(
     assert list(picture.parent.iterdir()) == [picture]
     curves = read_by_name(tmp_path / "kept")["equations"].measurement.curves
     assert curves == {"linear": [line]}
-
-
-def test_pictures_of_models_that_were_hardly_trained_are_not_published(
-    flags: Flags, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(paper, "FOLDER", tmp_path / "kept")
-    run = flags.out / "laptop" / "equations" / "updates" / "linear"
-    run.mkdir(parents=True)
-    (run / "samples.png").write_bytes(b"picture")
-    (run / "summary.json").write_text("{}")
-    (run / "metrics.jsonl").write_text("")
-    (run / "figures.json").write_text(json.dumps({"updates-drawn": FEW_UPDATES - 1}))
-
-    main(dataclasses.replace(flags, preset="laptop", publish=True))
-
-    assert not (tmp_path / "kept" / "pictures").exists()
 
 
 def test_what_this_machine_lacks_is_named(

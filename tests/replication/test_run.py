@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -13,7 +11,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from replication.experiments import ROOT
 from replication.run import run_command
 
 PATIENCE = 60  # seconds; no test needs longer
@@ -28,45 +25,11 @@ time.sleep(600)
 """
 
 
-# Counts what Ctrl-C sends to it, and ends a while after the first one, as a training does.
-COUNTS = """
-import pathlib, signal, sys, time
-count, file = 0, pathlib.Path(sys.argv[1])
-def add(*ignored):
-    global count
-    count += 1
-signal.signal(signal.SIGINT, add)
-file.with_suffix(".begun").touch()
-while not count:
-    time.sleep(0.01)
-time.sleep(1)
-file.write_text(str(count))
-"""
-
-
 def wait_until(exists: Path) -> None:
     deadline = time.monotonic() + PATIENCE
     while not exists.exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-@pytest.mark.slow
-def test_ctrl_c_reaches_the_experiment_once_and_is_waited_for(tmp_path: Path) -> None:
-    script, counted = tmp_path / "counts.py", tmp_path / "counted.txt"
-    script.write_text(COUNTS)
-    program = (
-        "import pathlib; from replication.run import run_command;"
-        f"run_command({f'{script} {counted}'!r}, pathlib.Path({str(tmp_path)!r}), 'cpu')"
-    )
-    runner = subprocess.Popen(
-        [sys.executable, "-c", program], cwd=ROOT, start_new_session=True, stderr=subprocess.DEVNULL
-    )
-    wait_until(counted.with_suffix(".begun"))
-    os.killpg(runner.pid, signal.SIGINT)  # as a terminal does
-
-    assert runner.wait(PATIENCE) != 0
-    assert counted.read_text() == "1"
 
 
 def test_sigterm_ends_the_experiment_too(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.case import Method
 from benchmarks.cases import find_case, hugging_face
-from tests.benchmarks.helpers import QUICK, forget
+from tests.benchmarks.helpers import QUICK
 
 NAMES = [
     f"{name}, {part}"
@@ -29,9 +29,3 @@ def test_tokens_pass_their_check_however_often_they_are_generated(name: str) -> 
     for _ in range(3):  # a cache that one call leaves behind would have no room for the others
         assert method.check() is None
         assert method.measure() > 0
-
-
-@pytest.mark.parametrize("name", NAMES[:4])
-def test_a_model_that_forgets_fails_its_check(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    forget(monkeypatch)
-    assert "of 5 tokens are not the most probable ones" in str(make(name).check())
