@@ -80,19 +80,3 @@ def test_a_language_model_generates_the_same(name: str) -> None:
         tokens[0, -1] = logits[0, -1].argmax()
         tokens = torch.nn.functional.pad(tokens, (0, 1))
     assert torch.equal(tokens[:, :-1], model.generate(1, length=20, temperature=0))
-
-
-def test_a_state_with_a_window_is_refused() -> None:
-    config = TransformerConfig(1, 2, 8, 16, attention=Linear(window_size=5))
-    module = Prefill(AutoregressiveTransformer(config, 7, 1000))
-    with pytest.raises(Exception, match="whole sequences"):
-        Session(module, {"tokens": torch.zeros(2, 9).long()}, tokens={0: ANY, 1: ANY})
-
-
-class Prefill(nn.Module):
-    def __init__(self, model: AutoregressiveTransformer) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.model.prefill(tokens)[0]

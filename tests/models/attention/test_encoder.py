@@ -82,13 +82,6 @@ def test_padded_rows_are_what_they_are_alone(
     torch.testing.assert_close(run(x, padding), padded)  # with gradients
 
 
-def test_padding_as_numbers() -> None:
-    layer, x = EncoderAttention(E, H).double(), vectors(2, N)
-    padding = torch.arange(N) >= torch.tensor([[N], [5]])
-    numbers = torch.zeros(2, N).masked_fill(padding, -torch.inf)
-    torch.testing.assert_close(layer(x, x, x, numbers), layer(x, x, x, padding))
-
-
 def test_training_and_evaluation_agree() -> None:
     model, x = encoder(), vectors(3, N)
     with torch.no_grad():

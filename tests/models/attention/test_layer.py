@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from linattn_core import LinearAttentionState, get_feature_map
+from linattn_core import LinearAttentionState
 from linattn_core.feature_maps import Hedgehog
 from linattn_models import LinearAttention
 from tests.models.tiny import vectors
@@ -124,15 +124,6 @@ def test_a_memory_is_summed_once_and_read_by_calls_without_keys() -> None:
     torch.testing.assert_close(attention(query, memory[:, :0], state=sums), whole)
 
 
-def test_gradient_reaches_every_parameter_of_a_trained_map() -> None:
-    attention = layer(feature_map="hedgehog", decay="learned")
-    attention(vectors(2, 5), is_causal=True).square().sum().backward()
-    names = [name for name, _ in attention.named_parameters()]
-    assert any("feature_map" in name for name in names) and "decay.logits" in names
-    for name, parameter in attention.named_parameters():
-        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
-
-
 def test_decays_are_those_of_retnet_and_saved() -> None:
     fixed = layer(decay="fixed")
     assert fixed.decay is not None
@@ -140,13 +131,6 @@ def test_decays_are_those_of_retnet_and_saved() -> None:
     torch.testing.assert_close(fixed.decay().exp(), factors, rtol=1e-6, atol=0)
     assert "decay.logits" in fixed.state_dict()
     assert "decay.logits" not in dict(fixed.named_parameters())
-
-
-def test_takes_a_feature_map_and_its_options() -> None:
-    mapping = get_feature_map("hedgehog", 2)
-    assert layer(feature_map=mapping).feature_map is mapping
-    favor = layer(feature_map="favor", feature_map_options={"num_features": 6})
-    assert favor.initial_state(3).s.shape == (3, 4, 6, 2)
 
 
 def test_works_in_bfloat16_and_compiles_into_one_graph() -> None:

@@ -61,27 +61,6 @@ def test_a_map_with_a_factor_of_each_query_is_refused() -> None:
         Transformer(TransformerConfig(1, 2, 4, 8, attention=attention))
 
 
-@pytest.mark.parametrize("decay", ["fixed", "gated"])
-def test_steps_and_parts_are_the_whole(decay: str) -> None:
-    model = tiny_transformer("windowed", decay=decay, num_kv_heads=1)
-    x, lengths = torch.randn(2, 12, 8, dtype=torch.float64), torch.tensor([5, 2])
-    for grad in (True, False):
-        with torch.set_grad_enabled(grad):
-            whole = model(x)
-            first, state = model.prefill(x[:, :5])
-            second, state = model.prefill(x[:, 5:9], state=state)
-            outputs = [first, second]
-            for position in range(9, 12):
-                y, state = model.step(x[:, position], state)
-                outputs.append(y.unsqueeze(1))
-            torch.testing.assert_close(torch.cat(outputs, 1), whole)
-            _, ragged = model.prefill(x[:, :5], lengths)
-            y, _ = model.step(x[:, 5], ragged)
-        torch.testing.assert_close(y[0], whole[0, 5])
-        alone = torch.cat((x[1:, :2], x[1:, 5:6]), 1)
-        torch.testing.assert_close(y[1], model(alone)[0, 2])
-
-
 def test_a_state_has_the_decays_of_its_window_also_on_disk(tmp_path: Path) -> None:
     model, other = (tiny_transformer("windowed", decay=x) for x in ("gated", "learned"))
     x = torch.randn(2, 6, 8, dtype=torch.float64)
@@ -93,12 +72,3 @@ def test_a_state_has_the_decays_of_its_window_also_on_disk(tmp_path: Path) -> No
         with pytest.raises(ValueError, match="layer 0 of the state"):
             other.step(x[:, 5], state)
         torch.testing.assert_close(model.step(x[:, 5], loaded)[0], model(x)[:, 5])
-
-
-def test_a_batch_of_no_rows_has_outputs_of_no_rows() -> None:
-    model = tiny_transformer(window_size=3)
-    x = torch.randn(0, 4, 8, dtype=torch.float64)
-    assert model(x).shape == x.shape
-    with torch.no_grad():
-        outputs, state = model.prefill(x)
-        assert outputs.shape == x.shape and model.step(x[:, 0], state)[0].shape == (0, 8)

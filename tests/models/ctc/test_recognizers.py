@@ -12,7 +12,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from linattn_models import (
     CTCBiLSTM,
@@ -27,7 +26,6 @@ from linattn_models import (
     save,
 )
 from linattn_models.attention import Attention
-from tests.models.ctc.test_alignment import spelled
 
 FEATURES = 6
 PHONES = 4
@@ -151,33 +149,6 @@ def test_inside_autocast_sums_stay_in_float32(attention: Attention | str) -> Non
     assert seen == [torch.float32] and out.dtype == torch.float32
     torch.testing.assert_close(out, model(frames.float()), rtol=0, atol=0.2)
     assert model.bfloat16()(frames.bfloat16()).dtype == torch.bfloat16
-
-
-@pytest.mark.parametrize("kind", ["linear", "bilstm"])
-def test_learns_to_spell(kind: str) -> None:
-    """Sixteen rows of noise with phones in them, each phone a direction, held for some frames."""
-    torch.manual_seed(0)
-    fields = {"hidden_dim": 16} if kind == "bilstm" else {}
-    model = tiny(kind, 5, **fields).float().train()
-    directions = torch.randn(PHONES + 1, FEATURES)
-    directions[0] = 0
-    lengths = torch.randint(12, 25, (16,))
-    frames, spellings = torch.zeros(16, 24, FEATURES), []
-    for row, length in enumerate(lengths.tolist()):
-        path = torch.randint(PHONES + 1, (length // 4 + 1,)).repeat_interleave(4)[:length]
-        frames[row, :length] = directions[path] + 0.1 * torch.randn(length, FEATURES)
-        spellings.append(spelled(path.tolist()))
-    target_lengths = torch.tensor([len(row) for row in spellings])
-    targets = pad_sequence([torch.tensor(p) for p in spellings], batch_first=True)
-
-    optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
-    for _ in range(150):
-        optimizer.zero_grad()
-        loss = model.loss(frames, lengths, targets, target_lengths)
-        loss.backward()
-        optimizer.step()
-    assert loss.item() < 0.05
-    assert model.greedy(frames, lengths) == spellings
 
 
 def test_greedy_is_that_of_the_log_probabilities() -> None:

@@ -165,13 +165,6 @@ def test_streams_side_by_side_are_as_if_alone() -> None:
         assert together[row, count:, 0].eq(0).all()
 
 
-def test_no_later_chunk_changes_an_output() -> None:
-    model, frames = tiny(), frames_of(1, 36)
-    other = torch.cat([frames[:, :24], 5 * frames_of(1, 12)], 1)
-    torch.testing.assert_close(model(frames)[:, :6], model(other)[:, :6])
-    assert not torch.allclose(model(frames[:, :20])[:, 3:5], model(frames)[:, 3:5])
-
-
 def test_a_decay_acts_once_for_each_chunk() -> None:
     model, frames = tiny(), frames_of(1, 12)
     _, state = stream_step(model, frames, initial_stream_state(model))
@@ -181,25 +174,6 @@ def test_a_decay_acts_once_for_each_chunk() -> None:
     factor = (twice.tensors.z - after.tensors.z)[0, 0] / known.z[0, 0]
     logarithm = model.transformer.blocks[0].mixer.decay().detach()
     torch.testing.assert_close(factor, (3 * logarithm).exp()[:, None].expand_as(factor))
-
-
-def test_a_model_learns_at_any_chunk() -> None:
-    model = tiny().train()
-    targets, counts = torch.tensor([[1, 2, 3]]), torch.tensor([3])
-    for chunk in (1, 3, 8):
-        model.loss(frames_of(1, 40), None, targets, counts, chunk=chunk).backward()
-    assert all(x.grad is not None and x.grad.isfinite().all() for x in model.parameters())
-
-
-@pytest.mark.parametrize("subsampling", [1, 4])
-def test_frames_may_come_in_the_same_memory(subsampling: int) -> None:
-    model, frames = tiny(subsampling=subsampling), frames_of(1, 24)
-    state, memory, outputs = initial_stream_state(model), torch.empty(1, 12, FEATURES), []
-    for piece in frames.split(12, 1):
-        out, state = stream_step(model, memory.copy_(piece), state)
-        outputs.append(out)
-    whole = model(frames, chunk=12 // subsampling)
-    torch.testing.assert_close(torch.cat(outputs, 1), whole, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["linear", "softmax", "lstm"])
@@ -242,16 +216,6 @@ def test_states_are_saved_and_those_of_others_refused(tmp_path: Path) -> None:
     (tmp_path / "state").write_bytes(b"{}")
     with pytest.raises(ValueError, match="StreamState"):
         StreamState.load(tmp_path / "state", model)
-
-
-def test_streams_are_selected_and_joined_as_states_of_decoding_are() -> None:
-    state = initial_stream_state(tiny(), 2)
-    assert state.index_select([1, 1, 0]).batch == 3
-    for indices, error in (([2], ValueError), ([0.5], TypeError)):
-        with pytest.raises(error, match="indices"):
-            state.index_select(indices)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="states"):
-        StreamState.cat([state, 1])  # type: ignore[list-item]
 
 
 def test_what_cannot_stream_is_refused() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linattn_models import AutoregressiveTransformer, MixtureOfLogistics
-from linattn_models.decoding.beams import _Beam
 from tests.models.decoding.decoders import Kind, long_model
 from tests.models.tiny import STEPPING, random_tokens, tiny_config, tiny_model
 
@@ -92,16 +90,6 @@ def test_a_hypothesis_that_has_ended_is_there_once(stop: int | None) -> None:
     assert len(real) == 4
 
 
-def test_an_ended_hypothesis_continues_with_no_token() -> None:
-    """Where hypotheses are too few, the search may choose it with any token; one of them counts."""
-    no_steps: Any = SimpleNamespace(
-        batch=1, tokens=torch.zeros(1, 5, dtype=torch.int64), steps_of_rows=torch.tensor([0])
-    )
-    beam = _Beam(no_steps, 2, None, 0.0)
-    sums, _ = beam._sums_of(torch.zeros(1, 2, 7), torch.tensor([[0, 0]]), torch.tensor([[0, 3]]))
-    assert sums.tolist() == [[0.0, -torch.inf]]
-
-
 def test_every_decoder_finds_the_same(kind: Kind) -> None:
     model = long_model().to(kind.device)
     torch.nn.init.normal_(model.output.weight, std=0.7)
@@ -117,12 +105,6 @@ def test_every_decoder_finds_the_same(kind: Kind) -> None:
         torch.testing.assert_close(found.scores, expected.scores, rtol=1e-4, atol=1e-5)
     behind = decoder.beam_search(state=state, num_beams=3, length=9)
     assert torch.equal(behind.tokens, expected.tokens[:, :, 3:])
-
-
-def test_one_beam_is_greedy(attention: str) -> None:
-    model = spread_model(attention)
-    greedy = model.generate(2, temperature=0.0)
-    assert torch.equal(model.beam_search(2, num_beams=1).tokens[:, 0], greedy)
 
 
 @pytest.mark.parametrize(

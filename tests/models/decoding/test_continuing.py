@@ -18,7 +18,6 @@ from linattn_models import (
     AutoregressiveTransformer,
     DecodingState,
     Linear,
-    MixtureOfLogistics,
     Transformer,
 )
 from linattn_models.attention import Attention
@@ -82,15 +81,6 @@ def test_states_of_different_models_are_not_joined(attention: str) -> None:
             DecodingState.cat(states)
 
 
-def test_rows_are_selected_by_a_list_as_by_a_tensor(attention: str) -> None:
-    model = tiny_model(attention)
-    _, state = model.prefill(random_tokens(model, 3, 3), torch.tensor([3, 0, 2]))
-    for rows in ([2, 0, 2], []):
-        ours = state.index_select(rows)
-        same(ours, state.index_select(torch.tensor(rows, dtype=torch.int64)))
-        assert ours.batch == len(rows)
-
-
 @pytest.mark.parametrize(
     ("call", "error", "name"),
     [
@@ -135,15 +125,6 @@ def test_a_saved_state_goes_on_the_same(attention: str, kind: type, tmp_path: Pa
         second, _ = model.prefill(inputs[:, :2], state=state)
         assert torch.equal(first, second)
     assert [file.name for file in tmp_path.iterdir()] == ["state.safetensors"]
-
-
-def test_states_of_intensities_are_saved(tmp_path: Path) -> None:
-    """Whose tokens are larger than the number of parameters."""
-    head = MixtureOfLogistics(1, levels=99)
-    model = tiny_model(head=head)
-    _, state = model.prefill(torch.full((1, 2), head.levels - 1))
-    state.detach().save(tmp_path / "state")
-    same(DecodingState.load(tmp_path / "state"), state)
 
 
 def write_damaged(path: Path, state: DecodingState, how: str) -> None:

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from linattn_models import (
     AutoregressiveTransformer,
-    CharacterTokenizer,
     ContinuousBatch,
     DecodingState,
     Head,
@@ -26,7 +25,6 @@ from linattn_models import (
     SamplingParams,
     compile_decoder,
 )
-from linattn_models.decoding.engine import CHUNK
 from linattn_models.state import Cursor
 from tests.models.decoding.decoders import Answers, model_of, needs_cpu_backend, run_batch
 from tests.models.tiny import random_tokens, tiny_model
@@ -108,28 +106,6 @@ def test_neighbors_change_no_bit(fields: dict[str, Any]) -> None:
             assert answers.tokens[key] == own.tokens[1, index]
             assert answers.ends[key] == own.ends[1, index]
             check_equal(answers.states[key], own.states[1, index])
-
-
-@needs_cpu_backend
-def test_a_thousand_requests() -> None:
-    """None is lost, and each gets the tokens that `generate` draws from its seed."""
-    rng = random.Random(1)
-    decoder = compile_decoder(long_model())
-    batch = batch_of(decoder, 64, 256)
-    requests: dict[int, Request] = {}
-    answers = Answers()
-    while len(requests) < 1000:
-        for _ in range(rng.randint(0, 30)):
-            one = random_request(rng)
-            requests[batch.add(one)] = one
-        answers.add(batch.step())
-    while batch.has_work:
-        answers.add(batch.step())
-    assert len(answers.ends) == sum(one.sampling.n for one in requests.values())
-    for number, one in rng.sample(sorted(requests.items()), 50):
-        expected = generated(decoder, one)
-        for index, row in enumerate(expected):
-            assert answers.tokens[number, index] == row
 
 
 def generated(decoder: Any, request: Request) -> list[list[int]]:
@@ -243,103 +219,6 @@ def test_prompts_are_read_in_chunks_while_others_draw() -> None:
         steps += 1
     assert steps == 4  # 48 + 48 + 48 + 6 tokens
     assert drawn == 4
-
-
-@needs_cpu_backend
-def test_places_without_a_sequence_stay_at_the_start() -> None:
-    """Else they pass the model's last position before a longer sequence does, and end all."""
-    batch = batch_of(compile_decoder(long_model()), 8)
-    for length in [9] * 4 + [40] * 4:
-        batch.add(Request([], length))
-    batch.step()
-    while batch.num_seqs_running > 4:
-        batch.step()
-    batch.step()  # four places are dropped
-    batch.add(Request([], LONGEST))  # they come back, three of them without a sequence
-    while batch.num_seqs_running > 1:
-        batch.step()
-    for _ in range(4):
-        batch.add(Request([], LONGEST))
-    assert set(run_batch(batch).ends.values()) == {"length"}
-
-
-@needs_cpu_backend
-@pytest.mark.parametrize("cancels", [False, True])
-def test_a_penalty_costs_nothing_after_its_request(cancels: bool) -> None:
-    """While there is one, each step is a call, because torch draws the tokens."""
-    batch = batch_of(compile_decoder(long_model()), 8)
-    sampling = SamplingParams(repetition_penalty=1.2, top_k=3)
-    first = batch.add(Request([], 9, sampling))
-    for _ in range(5):
-        batch.add(Request([], LONGEST))
-    for _ in range(2):
-        assert all(len(output.tokens) <= 2 for output in batch.step())
-    while not cancels and batch.num_seqs_running > 5:
-        batch.step()
-    if cancels:
-        batch.cancel(first)
-    outputs = [output for output in batch.step() if output.request != first]
-    assert [len(output.tokens) for output in outputs] == [4] * 5
-
-
-@needs_cpu_backend
-def test_a_step_reads_at_most_so_many_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first tokens of sequences that join count: they are read by the same step."""
-    decoder = compile_decoder(long_model())
-    batch = batch_of(decoder, 8, 56, steps=1)
-    read: list[int] = []
-    prefill, step = decoder.prefill, decoder.steps_and_draws
-
-    def count_prefill(tokens: Tensor, *rest: Any) -> Any:
-        read[-1] += tokens.shape[1]
-        return prefill(tokens, *rest)
-
-    def count_step(*rest: Any) -> Any:
-        read[-1] += batch.num_seqs_running
-        return step(*rest)
-
-    monkeypatch.setattr(decoder, "prefill", count_prefill)
-    monkeypatch.setattr(decoder, "steps_and_draws", count_step)
-    for _ in range(8):
-        batch.add(Request([1] * 26, 60))
-    while batch.has_work:
-        read.append(0)
-        batch.step()
-    assert max(read) <= 56
-
-
-@needs_cpu_backend
-def test_a_stop_string_ends_a_sequence_as_in_generate() -> None:
-    model = long_model()
-    model.tokenizer = CharacterTokenizer("abcdefghijk")
-    decoder = compile_decoder(model)
-    settings: dict[str, Any] = {"seeds": 2, "num_samples": 3}
-    whole = model.decode(decoder.generate(prefix=["abc"], length=60, **settings))
-    strings = [text[10:12] for text in whole]
-    expected = decoder.generate(prefix=["abc"], length=60, stop_strings=strings, **settings)
-    batch = batch_of(decoder)
-    sampling = SamplingParams(seed=2, n=3)
-    request = Request("abc", 60, sampling, return_state=True, stop_strings=strings)
-    answers = run_batch(batch, request)
-    assert set(answers.ends.values()) == {"stop"}
-    for index, row in enumerate(expected.tolist()):
-        tokens = [token for token in row[3:] if token != -1]
-        assert answers.tokens[1, index] == tokens
-        assert answers.states[1, index].position == 1 + 3 + len(tokens)
-
-
-@needs_cpu_backend
-def test_a_state_is_continued_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tokens that continue a state are not read step by step."""
-    decoder = compile_decoder(long_model())
-    tokens = torch.randint(LEVELS, (2, 40))
-    _, state = decoder.prefill(tokens[:, :5])
-    monkeypatch.setattr(decoder, "step", None)
-    lengths = torch.tensor([0, 35])
-    parameters, after = decoder.prefill(tokens[:, 5:], lengths, state)
-    expected, _ = decoder.prefill(tokens, torch.tensor([5, 40]))
-    torch.testing.assert_close(parameters, expected, rtol=1e-4, atol=1e-5)
-    assert after.cursor.rows(2).tolist() == [6, 41]
 
 
 @needs_cpu_backend
@@ -457,13 +336,6 @@ def test_a_wrong_request_is_refused(
     with pytest.raises(error, match=f"^({name}): expected"):
         batch.add(Request(**{"prompt": [1], "length": 9, **fields}))
     assert not batch.has_work
-
-
-def test_a_batch_by_position_takes_the_smallest_chunks() -> None:
-    batch = ContinuousBatch(long_model(), 4)
-    request = Request([1, 2, 3], length=6, sampling=SamplingParams(seed=1))
-    assert len(run_batch(batch, request).tokens[1, 0]) == 3
-    assert batch.max_num_batched_tokens == 4 + CHUNK
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from linattn_models import (
     load,
     save,
 )
-from linattn_models.weights import fingerprint
 from tests.models.decoding.decoders import model_of, needs_cpu_backend
 from tests.models.tiny import random_tokens, tiny_model
 
@@ -87,16 +86,6 @@ def test_decoders_have_the_fingerprint_of_their_model() -> None:
             use(decoders[0], state_of(model))
 
 
-def test_a_state_of_this_process_is_refused_after_training() -> None:
-    model = tiny_model()
-    state = state_of(model)
-    model.step(torch.tensor([1, 2]), state)
-    train(model)
-    for use in USES.values():
-        with pytest.raises(ValueError, match=r"^state: expected .* weights"):
-            use(model, state)
-
-
 def test_a_stream_has_the_fingerprint_of_the_weights_that_began_it() -> None:
     model = tiny_model()
     own, stream = model.fingerprint(), model.stream(2, return_state=True)
@@ -120,24 +109,3 @@ def test_steps_and_parts_keep_the_fingerprint(attention: str) -> None:
     other = replace(state, fingerprint="0")
     with pytest.raises(ValueError, match="states"):
         DecodingState.cat([state, other])
-
-
-def test_weights_are_hashed_once_for_each_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, calls = tiny_model(), []
-    compute = fingerprint.compute_digest
-    monkeypatch.setattr(
-        fingerprint, "compute_digest", lambda tensors: calls.append(1) or compute(tensors)
-    )
-    model.loss(random_tokens(model, 2, 4)).backward()
-    model.generate(2)
-    _, bare = model.prefill(random_tokens(model, 2, 3))
-    model.step(torch.tensor([1, 2]), bare)
-    assert not calls
-    state = state_of(model)
-    for _ in range(3):
-        _, state = model.step(torch.tensor([1, 2]), state)
-        state_of(model)
-    assert len(calls) == 1
-    train(model)
-    state_of(model)
-    assert len(calls) == 2

@@ -151,38 +151,6 @@ def test_a_stream_is_left_and_continued(kind: Kind, how: dict[str, Any], count: 
         _ = model.stream(2, return_state=True).state
 
 
-@settings(max_examples=40)
-@given(
-    attention=st.sampled_from(STEPPING),
-    stop=st.integers(0, 6),
-    lengths=st.lists(st.integers(0, 5), min_size=1, max_size=5),
-    count=st.integers(1, 6),
-)
-def test_a_stream_leaves_the_state_of_what_it_yielded(
-    attention: str, stop: int, lengths: list[int], count: int
-) -> None:
-    model = tiny_model(attention)
-    prompts = [random_tokens(model, 1, length)[0].tolist() for length in lengths]
-    stream = model.stream(
-        prefix=prompts, length=6, stop_tokens=stop, return_state=True, generator=seeded()
-    )
-    drawn = torch.stack(list(islice(stream, count)), 1)
-    for row, (prompt, state) in enumerate(zip(prompts, stream.state.split(1), strict=True)):
-        own = torch.tensor([prompt + [token for token in drawn[row].tolist() if token >= 0]])
-        expected, _ = model.prefill(own)
-        torch.testing.assert_close(state.parameters, expected)
-        assert state.position == own.shape[1] + 1
-
-
-def test_samples_are_forked_from_a_state_and_a_stream_goes_on(attention: str) -> None:
-    model = tiny_model(attention)
-    _, state = greedy(model, prefix=[[1], [2]], length=3, return_state=True)
-    four = model.generate(state=state, length=3, num_samples=2, generator=seeded())
-    assert four.shape == (4, 3)
-    streamed = model.stream(state=state, length=3, num_samples=2, generator=seeded())
-    assert torch.equal(torch.stack(list(streamed), 1), four)
-
-
 @pytest.mark.parametrize(
     ("options", "error", "said"),
     [
@@ -271,35 +239,6 @@ def test_a_stream_without_a_length_goes_on_for_ever(positions: str) -> None:
         model.generate(2)
 
 
-def test_a_stream_of_softmax_needs_a_length() -> None:
-    config = tiny_config("softmax")
-    model = AutoregressiveTransformer(config, 7, positions="none").eval()
-    assert len(list(model.stream(2, length=5))) == 5
-    with pytest.raises(ValueError, match="the model has no max_length"):
-        model.stream(2)
-
-
-def test_max_length_limits_learned_positions_alone(attention: str) -> None:
-    for positions in ("sinusoidal", "none"):
-        model = tiny_model(attention, positions=positions)
-        assert model.longest is None
-        tokens = greedy(model, length=30)
-        assert torch.equal(model(tokens).argmax(-1), tokens)
-        assert greedy(model).shape == (1, 9)
-    assert tiny_model(attention).longest == 9
-    with pytest.raises(ValueError, match="max_length"):
-        AutoregressiveTransformer(tiny_config(attention), 7)
-
-
-def test_the_default_length_leaves_room_for_the_state() -> None:
-    model = tiny_model("linear")
-
-    tokens, state = greedy(model, batch=1, return_state=True)
-
-    assert tokens.shape[1] == model.max_length - 1
-    assert state.cursor.position == model.max_length
-
-
 @pytest.mark.parametrize(
     ("attention", "decoder"),
     [
@@ -340,14 +279,6 @@ def test_a_batch_has_a_default_length_that_leaves_room_for_the_state(
     *_, last = (output for _ in range(20) for output in batch.step())
     most = model.config.has_cache or positions == "learned"
     assert last.state is not None and last.state.position == model.max_length + (not most)
-
-
-def test_a_state_beyond_max_length_asks_for_a_length() -> None:
-    model = AutoregressiveTransformer(tiny_config(), 5, 8, "none").eval()
-    _, state = greedy(model, batch=1, length=20, return_state=True)
-
-    with pytest.raises(ValueError, match="has read max_length 8, got None; pass length"):
-        model.generate(state=state)
 
 
 def test_a_returned_state_can_be_differentiated_through(attention: str) -> None:

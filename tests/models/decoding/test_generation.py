@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linattn_models import Categorical, Head, Lsh, Softmax
+from linattn_models import Head, Lsh, Softmax
 from tests.models.tiny import (
     HEADS,
     MAX_LENGTH,
@@ -66,39 +66,11 @@ def test_what_lies_beyond_a_rows_prefix_is_not_looked_at() -> None:
     assert tokens.min() >= 0 and tokens[1, 2] == 5
 
 
-@heads
-def test_stream_yields_what_generate_returns(head: Head) -> None:
-    model = tiny_model("linear", head)
-    prefix = random_tokens(model, 2, 4)
-    fields: dict[str, Any] = {"prefix": prefix, "prefix_lengths": torch.tensor([4, 2])}
-    whole = model.generate(**fields, generator=seeded())
-    streamed = torch.stack(list(model.stream(**fields, generator=seeded())), 1)
-    assert streamed.shape[1] == MAX_LENGTH - 2
-    assert torch.equal(streamed[0, :-2], whole[0, 4:]) and (streamed[0, -2:] == -1).all()
-    assert torch.equal(streamed[1], whole[1, 2:])
-
-
-def test_samples_follow_the_models_own_probabilities(attention: str) -> None:
-    model = tiny_model(attention, Categorical(3))
-    count = 20_000
-    tokens = model.generate(count, length=2, generator=seeded())
-    frequency = torch.bincount(tokens @ torch.tensor([3, 1]), minlength=9) / count
-    pairs = torch.cartesian_prod(torch.arange(3), torch.arange(3))
-    nats = model.head.negative_log_likelihood(model(pairs), pairs).sum(1)
-    assert (frequency - nats.neg().exp()).abs().max() < 4 * (0.25 / count) ** 0.5
-
-
 def test_a_whole_prefix_leaves_nothing_to_draw() -> None:
     model = tiny_model()
     prefix = random_tokens(model, 2, MAX_LENGTH)
     assert torch.equal(model.generate(prefix=prefix), prefix)
     assert list(model.stream(prefix=prefix)) == []
-
-
-def test_one_sequence_by_default_and_the_length_asked_for() -> None:
-    model = tiny_model()
-    assert model.generate().shape == (1, MAX_LENGTH)
-    assert model.generate(2, length=1).shape == (2, 1)
 
 
 def test_streaming_leaves_the_callers_gradient_mode_alone() -> None:
@@ -200,18 +172,6 @@ def test_refuses_wrong_numbers_of_new_tokens(fields: dict[str, int]) -> None:
     for draw in (model.generate, model.stream):
         with pytest.raises(ValueError, match=r"^max_new_tokens"):
             draw(prefix=[[1, 2]], **{"max_new_tokens": 1, **fields})
-
-
-def test_prompts_of_different_lengths_are_prefilled_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model = tiny_model()
-    steps: list[int] = []
-    step = model.step
-    monkeypatch.setattr(model, "step", lambda *arguments: (steps.append(1), step(*arguments))[1])
-    prefix = random_tokens(model, 2, 6)
-    model.generate(prefix=prefix, prefix_lengths=torch.tensor([6, 5]))
-    assert len(steps) == MAX_LENGTH - 5 - 1
 
 
 def test_auto_reruns_where_an_attention_cannot_step(attention: str) -> None:

@@ -5,7 +5,6 @@ What they share with other decoders is in test_decoder_contract.py, _draws.py an
 
 from __future__ import annotations
 
-import copy
 import re
 from dataclasses import replace
 from functools import partial
@@ -262,12 +261,3 @@ def test_int8_sums_that_could_overflow_are_refused() -> None:
         compile_decoder(model, weights="int8")
     tokens = random_tokens(model, 2, MAX_LENGTH)
     close(forced(compile_decoder(model), tokens), model(tokens))
-
-
-def test_it_says_what_it_is_and_is_not_copied() -> None:
-    decoder = compile_decoder(model_of(), weights="int8")
-    assert decoder.weights == "int8"
-    assert decoder.native.nbytes < compile_decoder(model_of()).native.nbytes
-    assert re.fullmatch(r"CompiledDecoder\(int8 weights, [\d,]+ bytes, \w+\)", repr(decoder))
-    with pytest.raises(TypeError, match="call load_decoder"):
-        copy.deepcopy(decoder)

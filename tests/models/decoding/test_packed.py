@@ -95,21 +95,6 @@ def test_a_new_hook_is_run_again(packings: list[int]) -> None:
     assert len(packings) == 1
 
 
-def test_another_head_packs_again(packings: list[int]) -> None:
-    model = long_model()
-    draw(model)
-    model.head = Categorical(7)  # equal
-    draw(model)
-    assert len(packings) == 1
-
-    class Other(Categorical):
-        pass
-
-    model.head = Other(7)
-    draw(model)
-    assert len(packings) == 2
-
-
 @pytest.mark.parametrize("how", ["deepcopy", "save"])
 def test_copies_know_nothing_of_packed_weights(packings: list[int], how: str) -> None:
     model = long_model()

@@ -14,7 +14,7 @@ from linattn_models import Categorical, Head, MixtureOfLogistics
 from linattn_models.decoding.philox import Streams, philox
 from linattn_models.heads.filters import Filters
 from tests.models.decoding.decoders import Kind, long_model
-from tests.models.tiny import heads, random_tokens, seeded, tiny_model
+from tests.models.tiny import random_tokens, seeded, tiny_model
 
 # Each request: a prompt, and settings of its own.
 REQUESTS: list[dict[str, Any]] = [
@@ -90,30 +90,6 @@ def test_requests_get_the_same_tokens_alone_and_together(kind: Kind) -> None:
     for row, request in enumerate(REQUESTS):
         drawn = [int(step[row]) for step in streamed if step[row] >= 0]
         assert drawn == alone(decoder, request)[len(request["prefix"]) :]
-
-
-@heads
-def test_a_request_continues_from_a_state(kind: Kind, head: Head) -> None:
-    model = long_model(head).to(kind.device)
-    decoder = kind.decoder(model)
-    fields: dict[str, Any] = {"seeds": [3, 4], "temperature": [0.9, 1.2]}
-    whole = decoder.generate(2, length=12, **fields)
-    part, state = decoder.generate(2, length=5, return_state=True, **fields)
-    rest = decoder.generate(state=state, length=7, **fields)
-    assert torch.equal(torch.cat([part, rest], 1), whole)
-    swapped = decoder.generate(state=state.index_select([1]), length=7, seeds=[4], temperature=1.2)
-    assert torch.equal(swapped[0], rest[1])
-
-
-def test_rows_that_stop_are_dropped_with_their_settings(kind: Kind) -> None:
-    model = long_model().to(kind.device)
-    decoder = kind.decoder(model)
-    seeds = list(range(12))
-    fields: dict[str, Any] = {"length": 20, "stop_tokens": [0, 1], "repetition_penalty": 1.1}
-    together = decoder.generate(12, seeds=seeds, **fields)
-    for seed in seeds:
-        tokens = decoder.generate(1, seeds=[seed], **fields)[0].tolist()
-        assert together[seed, : len(tokens)].tolist() == tokens
 
 
 @pytest.mark.parametrize("method", ["stateful", "rerun"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 import torch
 
 from linattn_models import Head
-from linattn_models.decoding import sampling
 from tests.models.decoding.decoders import KINDS, Kind, long_model
 from tests.models.tiny import heads, random_tokens, seeded, tiny_model
 
@@ -62,28 +60,3 @@ def test_tokens_drawn_from_nan_stay_in_range(head: Head) -> None:
     """On a GPU they index tables before the NaN is noticed."""
     tokens = head.sample(torch.full((4, head.num_parameters), torch.nan))
     assert tokens.min() >= 0 and tokens.max() < head.levels
-
-
-class OnAccelerator:
-    """Parameters whose reading would wait for a device."""
-
-    is_cpu = False
-
-    def __init__(self, largest: float) -> None:
-        self.largest = largest
-
-    def amax(self) -> torch.Tensor:
-        return torch.tensor(self.largest)
-
-    def __len__(self) -> int:
-        return 1
-
-
-def test_a_stream_without_an_end_is_checked_from_time_to_time() -> None:
-    check = sampling.NanCheck()
-    for _ in range(sampling._MOST_UNREAD + 3):
-        check.add(OnAccelerator(1.0))  # type: ignore[arg-type]
-    assert len(check._largest) == 3
-    check.add(OnAccelerator(math.nan))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=f"at step {sampling._MOST_UNREAD + 3}: "):
-        check.finish()

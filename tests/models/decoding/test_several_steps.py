@@ -18,7 +18,6 @@ from tests.models.decoding.decoders import (
     Halves,
     Kind,
     long_model,
-    model_of,
     needs_cpu_backend,
     same_state,
 )
@@ -70,34 +69,6 @@ def test_they_are_single_steps_that_read_what_was_drawn(
     assert torch.equal(parameters[-1], state.parameters)
     following = [each.numbers().uniform for each in (ours, theirs)]
     assert torch.equal(*following)
-
-
-@needs_cpu_backend
-@torch.no_grad()
-def test_one_call_makes_several_where_little_memory_is_enough() -> None:
-    decoder = NATIVE.decoder(long_model())
-    few = decoder.prefill(torch.empty(2, 0, dtype=torch.int64))[1]
-    many = decoder.prefill(torch.empty(9_000, 0, dtype=torch.int64))[1]
-    draws = start_draws(SamplingParams(), 2, decoder.head, NATIVE.device)
-    assert decoder.count_steps(few, draws, LONG) == decoder.native.most_steps > 1
-    assert decoder.count_steps(few, draws, 3) == 3 and decoder.count_steps(few, draws, 0) == 1
-    assert decoder.count_steps(many, draws, LONG) == 1
-
-
-@needs_cpu_backend
-@torch.no_grad()
-@pytest.mark.parametrize("positions", ["none", "sinusoidal", "learned"])
-def test_the_last_position_ends_a_call(positions: str) -> None:
-    model = model_of(positions=positions)
-    decoder = NATIVE.decoder(model)
-    _, state = decoder.prefill(torch.empty(2, 0, dtype=torch.int64), max_length=5)
-    token = torch.zeros(2, dtype=torch.int64)
-    draws = start_draws(SamplingParams(), 2, model.head, NATIVE.device)
-    assert decoder.count_steps(state, draws, 9) == 4
-    _, drawn, state = decoder.steps_and_draws(token, state, draws, 4)
-    assert len(drawn) == 4 and state.position == 5
-    with pytest.raises(ValueError, match="position"):
-        decoder.step_and_sample(token, state)
 
 
 def test_decoders_without_it_make_single_steps(compiled: Kind) -> None:

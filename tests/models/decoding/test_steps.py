@@ -68,27 +68,6 @@ def test_rows_can_be_forked_reordered_and_dropped(attention: str, ragged: bool) 
         torch.testing.assert_close(z[0], whole[-2:])
 
 
-def test_rows_left_at_one_position_are_uniform_again(attention: str) -> None:
-    model = tiny_transformer(attention)
-    _, state = model.prefill(vectors(3, 4), torch.tensor([4, 2, 2]), max_length=ROOM)
-    assert isinstance(state.position, Tensor) and state.cursor.furthest == 4
-    copy = state.index_select(torch.tensor([1, 2]))
-    assert copy.position == 2 and copy.cursor.furthest == 2
-    assert state.index_select(torch.tensor([], dtype=torch.int64)).layers[0][0].shape[0] == 0
-
-
-def test_a_clone_is_not_touched_by_steps(attention: str) -> None:
-    model = tiny_transformer(attention)
-    with torch.no_grad():
-        _, state = model.prefill(vectors(2, 3), max_length=ROOM)
-        copy, again = state.clone(), state.clone()
-        x = vectors(2, 3)
-        first, _ = steps_from(model, state, x)
-        for layer, other in zip(copy.layers, again.layers, strict=True):
-            assert all(torch.equal(a, b) for a, b in zip(layer, other, strict=True))
-        torch.testing.assert_close(steps_from(model, copy, x)[0], first)
-
-
 @pytest.mark.parametrize("grad", [False, True])
 def test_a_state_of_inference_mode_goes_on_outside(attention: str, grad: bool) -> None:
     model, x = tiny_transformer(attention), vectors(2, 6)
@@ -97,15 +76,6 @@ def test_a_state_of_inference_mode_goes_on_outside(attention: str, grad: bool) -
     with torch.set_grad_enabled(grad):
         out, _ = steps_from(model, state, x[:, 3:])
     torch.testing.assert_close(out, model(x)[:, 3:])
-
-
-def test_without_gradients_the_state_is_updated_in_place(attention: str) -> None:
-    model = tiny_transformer(attention)
-    state = model.initial_state(2, max_length=ROOM)
-    where = [x.data_ptr() for layer in state.layers for x in layer]
-    with torch.no_grad():
-        _, state = steps_from(model, state, vectors(2, 3))
-    assert [x.data_ptr() for layer in state.layers for x in layer] == where
 
 
 def test_gradients_through_states_equal_those_of_forward(attention: str) -> None:
@@ -130,15 +100,6 @@ def test_detach_cuts_gradients_off(attention: str) -> None:
     _, state = model.prefill(x, max_length=ROOM)
     y, _ = model.step(vectors(2, 1)[:, 0], state.detach())
     assert torch.autograd.grad(y.sum(), x, allow_unused=True) == (None,)
-
-
-def test_to_casts_tensors_and_leaves_positions(attention: str) -> None:
-    model = tiny_transformer(attention)
-    _, state = model.prefill(vectors(2, 3), torch.tensor([3, 1]), max_length=ROOM)
-    single = state.to(dtype=torch.float32)
-    assert all(x.dtype == torch.float32 for layer in single.layers for x in layer)
-    assert isinstance(single.position, Tensor) and single.position.tolist() == [3, 1]
-    assert single.nbytes * 2 == state.nbytes
 
 
 def test_a_state_that_is_cast_fits_a_model_that_is_cast_alike(attention: str) -> None:
@@ -174,15 +135,6 @@ def test_decoding_never_drops_out(attention: str) -> None:
     y, state = model.prefill(x[:, :5], max_length=ROOM)
     z, _ = steps_from(model, state, x[:, 5:])
     torch.testing.assert_close(torch.cat([y, z], 1), whole)
-
-
-def test_other_feature_maps_step_as_they_run_whole() -> None:
-    for name in ("relu", "polynomial", "taylor", "favor", "rff", "hedgehog"):
-        model = tiny_transformer(feature_map=name, eps=1e-3)
-        x = vectors(2, ROOM)
-        with torch.no_grad():
-            y, _ = steps_from(model, model.initial_state(2), x)
-            torch.testing.assert_close(y, model(x), msg=name)
 
 
 def test_rotary_scores_depend_on_differences_of_positions() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,10 @@ from linattn_models import (
     Request,
     SamplingParams,
 )
-from linattn_models.decoding.prompts import Prompt
-from linattn_models.decoding.stopping import Stop, TextEnd, TokenStream
+from linattn_models.decoding.stopping import Stop, TextEnd
 from linattn_models.decoding.texts import TextParts, contexts_of
 from linattn_models.heads.tokenizer import decode_tokens
-from linattn_models.state import NOTHING, START, UNKNOWN, remember
+from linattn_models.state import NOTHING, UNKNOWN, remember
 from tests.models.decoding.decoders import run_batch
 from tests.models.tiny import tiny_config
 
@@ -283,32 +282,6 @@ def test_a_saved_state_has_what_the_text_after_it_needs(
     assert decode_tokens(model.tokenizer, said) + text == decode_tokens(
         model.tokenizer, [*whole[1], *after[1].tolist()]
     )
-
-
-class Scripted:
-    """A generation whose tokens are known."""
-
-    def __init__(self, rows: list[list[int]], keeps_state: bool) -> None:
-        longest = max(map(len, rows))
-        self.tokens = torch.tensor([row + [-1] * (longest - len(row)) for row in rows])
-        empty = torch.zeros(len(rows), 0, dtype=torch.int64)
-        self.sequences: Any = Prompt(empty, None, longest, longest, keeps_state=keeps_state)
-        recent = remember(None, empty, filler=NOTHING)
-        self.state = DecodingState((), START, recent=recent)
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        return iter(self.tokens.t().split(1))  # a step at a time
-
-
-def test_text_is_streamed_in_whole_characters() -> None:
-    """A character that is not whole at the end is replaced, or left to what continues the state."""
-    tokenizer = byte_level()
-    tokens = spell(tokenizer, "aé日")
-    for keeps_state, end in ((False, "\ufffd"), (True, "")):
-        run: Any = Scripted([tokens[:-1], tokens[:3]], keeps_state)
-        texts = list(TokenStream(run, tokenizer))
-        assert texts == [["a", "a"], ["", ""], ["é", "é"], ["", ""], ["", ""], [end, ""]]
-        assert "".join(TokenStream(Scripted([tokens], keeps_state), tokenizer)) == "aé日"
 
 
 def speaking(make: Callable[[], Any]) -> AutoregressiveTransformer:

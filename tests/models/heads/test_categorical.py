@@ -85,9 +85,3 @@ def test_refuses_temperatures_out_of_range(temperature: float) -> None:
 def test_refuses_vocabularies_without_a_choice(vocabulary: Any) -> None:
     with pytest.raises(ValueError, match="vocabulary: expected an integer of at least 2"):
         Categorical(vocabulary)
-
-
-def test_a_token_alone_has_a_likelihood() -> None:
-    logits, token = torch.randn(5), torch.tensor(2)
-    found = Categorical(5).negative_log_likelihood(logits, token)
-    torch.testing.assert_close(found, -logits.log_softmax(-1)[2])

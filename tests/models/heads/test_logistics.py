@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import re
 from typing import Any
 
@@ -50,20 +49,6 @@ def test_probabilities_of_all_colors_sum_to_one(levels: int) -> None:
         parameters = parameters_of(head, 1).expand(len(tokens), -1)
         nats = head.negative_log_likelihood(parameters, tokens)
         torch.testing.assert_close(nats.neg().exp().sum().item(), 1.0)
-
-
-def test_probabilities_of_all_blues_leave_those_of_red_and_green() -> None:
-    """All 256^3 colors are too many to sum; one component's blue must sum to one by itself."""
-    color, gray = MixtureOfLogistics(1, 3, 256), MixtureOfLogistics(1, 1, 256)
-    parameters = parameters_of(color)
-    red, green = 31, 255
-    tokens = torch.tensor([[red, green, blue] for blue in range(256)])
-    nats = color.negative_log_likelihood(parameters.expand(256, -1), tokens)
-    _, red_mean, green_mean, _, red_scale, green_scale, _, on_red, _, _ = parameters.tolist()
-    green_mean += math.tanh(on_red) * (red * 2 / 255 - 1)
-    alone = torch.tensor([[0, red_mean, red_scale], [0, green_mean, green_scale]]).double()
-    expected = gray.negative_log_likelihood(alone, torch.tensor([red, green])).sum()
-    torch.testing.assert_close(nats.neg().exp().sum(), expected.neg().exp(), rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("log_scale", [-20.0, -7.0, 5.0, 12.0, 100.0])

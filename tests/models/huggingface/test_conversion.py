@@ -113,13 +113,6 @@ def test_generation_by_the_state_is_generation_without_one(
     assert len({tuple(row.tolist()) for row in cached}) == 3
 
 
-@pytest.mark.parametrize("window_size", [0, 4])
-def test_a_layer_without_any_output_is_replaced(window_size: int) -> None:
-    model = tiny.llama()
-    nn.init.zeros_(model.model.layers[0].self_attn.o_proj.weight)
-    assert len(tiny.layers(convert(model, window_size=window_size))) == 2
-
-
 @pytest.mark.parametrize(("kind", "window_size"), KINDS_AND_WINDOWS)
 def test_the_state_does_not_grow_and_tokens_may_come_in_pieces(kind: str, window_size: int) -> None:
     model, cache = converted(kind, window_size), DynamicCache()
@@ -201,16 +194,6 @@ def test_layers_that_take_no_cache_or_by_another_name(build: Any) -> None:
         settings = {"max_new_tokens": 6, "do_sample": False}
         cached = student.generate(**LEFT, **settings)
         assert cached.tolist() == student.generate(**LEFT, **settings, use_cache=False).tolist()
-
-
-def test_transfer_leaves_each_module_in_its_mode() -> None:
-    model = converted("gpt2").train()
-    model.transformer.wte.eval()
-    before = [module.training for module in model.modules()]
-
-    transfer_attention(model, batches(1))
-
-    assert [module.training for module in model.modules()] == before
 
 
 @windows
@@ -399,38 +382,6 @@ def test_the_last_logits_are_compiled_as_a_whole() -> None:
     torch.testing.assert_close(compiled(**batch).logits, model(**batch).logits)
 
 
-@windows
-def test_left_padding_may_fill_whole_pieces(window_size: int) -> None:
-    model, batch, cache = converted("llama", window_size), tiny.padded(ROWS, "left"), DynamicCache()
-    whole = model(**batch).logits
-
-    pieces = [
-        model(
-            batch["input_ids"][:, start:end], attention_mask=batch["attention_mask"][:, :end],
-            position_ids=batch["position_ids"][:, start:end], **{CACHE: cache},
-        ).logits
-        for start, end in ((0, 2), (2, 3), (3, 7))
-    ]  # fmt: skip
-
-    real = batch["attention_mask"].bool()
-    torch.testing.assert_close(torch.cat(pieces, 1)[real], whole[real], rtol=1e-9, atol=1e-9)
-
-
-def test_rows_that_ended_in_padding_follow_their_states() -> None:
-    right = tiny.padded(ROWS, "right")
-    model, ids = converted("llama"), right["input_ids"]
-    cache = model(ids, attention_mask=right["attention_mask"], use_cache=True)[CACHE]
-
-    cache.batch_select_indices(torch.tensor([0, 0]))  # the row that needed no padding
-
-    again = model(ids[:1], use_cache=True)[CACHE]
-    token = torch.tensor([[3]])
-    got = model(token.expand(2, 1), **{CACHE: cache}).logits
-    torch.testing.assert_close(got[1], model(token, **{CACHE: again}).logits[0])
-    cache.reset()
-    assert all(layer.state is None and layer.ready is None for layer in cache.layers)
-
-
 @pytest.mark.parametrize(
     ("kind", "decay"),
     [("gpt2", None), ("gpt2", "fixed"), ("llama", 0.9), ("llama", [0.5, 0.9])], ids=str,
@@ -446,17 +397,6 @@ def test_a_registered_model_keeps_what_it_learned(kind: str, decay: Any, tmp_pat
             cache = DynamicCache()
             logits = [each(piece, **{CACHE: cache}).logits for piece in pieces]
             torch.testing.assert_close(torch.cat(logits, 1), wanted)
-
-
-def test_learned_maps_beside_a_decay() -> None:
-    model = convert(tiny.llama(), decay=0.8)
-    settings = {"max_new_tokens": 9, "do_sample": False}
-
-    errors = transfer_attention(model, batches(2) * 5, learning_rate=5e-2)
-    cached = model.generate(**LEFT, **settings)
-
-    assert sum(errors[-2:]) < sum(errors[:2])
-    assert cached.tolist() == model.generate(**LEFT, **settings, use_cache=False).tolist()
 
 
 @pytest.mark.parametrize(
@@ -533,11 +473,6 @@ class TestRefusals:
             convert(model.train())
         assert model.training and model.config._attn_implementation == implementation
         assert torch.equal(model.eval()(tokens).logits, before)
-
-    def test_packed_sequences(self) -> None:
-        positions = torch.tensor([[0, 1, 2, 0, 1, 2]])
-        with pytest.raises(ValueError, match="position_ids"):
-            converted("llama")(tiny.tokens(1, 6), position_ids=positions, use_cache=True)
 
     def test_weights_that_are_not_on_the_device(self) -> None:
         model = converted("llama")
@@ -625,16 +560,6 @@ class TestRefusals:
         model.set_attn_implementation("linattn-converted")
         with pytest.raises(ValueError, match="convert"):
             model(tiny.tokens(1, 3))
-
-    def test_generation_that_takes_tokens_back(self) -> None:
-        with pytest.raises(ValueError, match="stateful"):
-            converted("gpt2").generate(tiny.tokens(1, 3), assistant_model=converted("gpt2"))
-
-    def test_a_state_of_another_model(self) -> None:
-        ids = tiny.tokens(1, 3)
-        cache = converted("llama")(ids)[CACHE]
-        with pytest.raises(ValueError, match="initial_state"):
-            converted("gpt2")(ids, **{CACHE: cache})
 
     def test_a_state_of_a_whole_model_and_the_other_way(self) -> None:
         ids = tiny.tokens(1, 3)

@@ -17,20 +17,17 @@ from transformers import (
     BartForConditionalGeneration,
     BloomConfig,
     BloomForCausalLM,
-    LlamaConfig,
     MistralForCausalLM,
     MptConfig,
     MptForCausalLM,
-    PreTrainedModel,
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from linattn_core import get_feature_map, linear_attention
 from linattn_core.reference import quadratic
 from linattn_models.attention.decay import Decay
-from linattn_models.huggingface import convert, interface, register, support
+from linattn_models.huggingface import convert, interface, register
 from linattn_models.huggingface.decays import log_decay
-from linattn_models.huggingface.support import dispatches_by_name
 from tests.models.huggingface import tiny
 
 ROWS = [tiny.tokens(1, length, seed=length)[0] for length in (7, 3, 5)]
@@ -117,20 +114,6 @@ def test_a_causal_model_that_is_told_not_to_be_sees_all() -> None:
     changed = model(ids).logits[0, 0]
 
     assert not torch.allclose(first, changed)
-
-
-def test_generation_without_a_cache_is_greedy() -> None:
-    model = linear("llama")
-    batch = tiny.padded(ROWS, "left")
-    del batch["position_ids"]
-
-    out = model.generate(**batch, max_new_tokens=4, do_sample=False, use_cache=False)
-
-    for row, produced in zip(ROWS, out, strict=True):
-        text = row
-        for _ in range(4):
-            text = torch.cat([text, model(text[None]).logits[0, -1:].argmax(-1)])
-        assert produced[-len(text) :].tolist() == text.tolist()
 
 
 @pytest.mark.parametrize(
@@ -258,28 +241,6 @@ def test_a_model_that_does_not_dispatch_attention_by_name_is_refused(masked: boo
         model: Any = cls._from_config(config, attn_implementation="linattn")
         with pytest.raises(ValueError, match=type(config).__name__):
             model(ids, attention_mask=mask)
-
-
-def test_a_class_of_models_with_a_configuration_of_its_own() -> None:
-    class OwnConfig(BloomConfig):  # type: ignore[misc]
-        pass
-
-    assert not dispatches_by_name(OwnConfig)  # it has Bloom's models
-
-    class OwnModel(PreTrainedModel):  # type: ignore[misc]
-        config_class = OwnConfig
-        _supports_attention_backend = True
-
-    assert dispatches_by_name(OwnConfig)
-
-
-def test_models_are_searched_once_for_a_configuration_that_dispatches(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert dispatches_by_name(LlamaConfig)
-    monkeypatch.delattr(support, "_models")
-
-    assert dispatches_by_name(LlamaConfig)
 
 
 @pytest.mark.parametrize("kind", ["llama", "bert"])

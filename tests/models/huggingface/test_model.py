@@ -21,17 +21,16 @@ from transformers import (
     pipeline,
 )
 
-from linattn_models import AutoregressiveTransformer, MixtureOfLogistics, load, save
+from linattn_models import AutoregressiveTransformer, MixtureOfLogistics
 from linattn_models.huggingface import (
     LinattnConfig,
     LinattnForCausalLM,
-    StateLayer,
     convert,
     from_transformers,
 )
 from linattn_models.huggingface.cache import CACHE
 from tests.models.huggingface import tiny
-from tests.models.huggingface.tiny import OTHER_CACHES, padded, real
+from tests.models.huggingface.tiny import padded, real
 from tests.models.tiny import tiny_config
 
 VOCABULARY, ROOM = 5, 48
@@ -86,24 +85,6 @@ def test_beams_that_compare_sums_are_those_of_our_own_search(stop: int | None) -
         best = best[best >= 0]  # -1 pads what has ended; transformers uses another token
         assert len(best) == len(row) + 8 or best[-1] == stop
         assert produced[6 - len(row) :][: len(best)].tolist() == best.tolist()
-
-
-def test_the_state_does_not_grow() -> None:
-    model, cache = wrapped(), DynamicCache()
-    out = model.generate(**LEFT, max_new_tokens=2, do_sample=False, **{CACHE: cache})
-    (layer,) = cache.layers
-    assert isinstance(layer, StateLayer)
-    before = layer.state.nbytes
-    mask = torch.cat([LEFT["attention_mask"], torch.ones(3, 2, dtype=torch.int64)], 1)
-
-    out = model.generate(
-        out, attention_mask=mask, max_new_tokens=30, do_sample=False, **{CACHE: cache}
-    )
-
-    assert layer.state.nbytes == before
-    assert cache.get_seq_length() == 6 + 31  # the last token was drawn and not read
-    for row, produced in zip(ROWS, out, strict=True):
-        assert produced[6 - len(row) :].tolist() == continued(model.model, row, 32)
 
 
 @pytest.mark.parametrize("side", ["left", "right", "between"])
@@ -203,18 +184,6 @@ def test_a_pipeline_and_a_trainer_take_the_folder_of_a_converted_model(tmp_path:
     assert trainer.evaluate(rows)["eval_loss"] < before
 
 
-def test_tokens_may_come_in_pieces() -> None:
-    model = wrapped()
-    tokens = torch.tensor([[1, 2, 3, 4, 0, 2], [4, 0, 0, 2, 1, 1]])
-    whole = model(tokens).logits
-    first = model(tokens[:, :3], logits_to_keep=2)
-
-    second = model(tokens[:, 3:], past_key_values=first.past_key_values, return_dict=False)
-
-    torch.testing.assert_close(first.logits, whole[:, 1:3])
-    torch.testing.assert_close(second[0], whole[:, 3:])
-
-
 @pytest.mark.parametrize("attention", ["linear", "softmax", "windowed"])
 @pytest.mark.parametrize("size", [1, 3, 4])
 def test_left_padded_prompts_are_read_in_chunks(attention: str, size: int) -> None:
@@ -270,30 +239,6 @@ def test_trained_decay_is_loaded_as_it_was_saved(dtype: torch.dtype, tmp_path: P
         assert torch.equal(weight.double(), model.get_parameter(name).double())
 
 
-def test_it_converts_to_our_folders_and_back(tmp_path: Path) -> None:
-    model = wrapped()
-    tokens = torch.tensor([[1, 2, 3]])
-    save(model.model, tmp_path / "ours")
-    back = LinattnForCausalLM.from_linattn(load(tmp_path / "ours"))
-    back.save_pretrained(tmp_path / "theirs")
-    again = AutoModelForCausalLM.from_pretrained(tmp_path / "theirs")
-    save(again.model, tmp_path / "again")
-
-    torch.testing.assert_close(again(tokens).logits, model(tokens).logits)
-    weights = load(tmp_path / "again").state_dict()
-    assert all(torch.equal(weights[name], x) for name, x in model.model.state_dict().items())
-
-
-def test_a_new_model_has_the_weights_that_ours_are_drawn_with() -> None:
-    config = LinattnConfig(tiny_config(), VOCABULARY, ROOM)
-    torch.manual_seed(3)
-    new = LinattnForCausalLM(config)
-    torch.manual_seed(3)
-    wanted = AutoregressiveTransformer(tiny_config(), VOCABULARY, ROOM).state_dict()
-
-    assert all(torch.equal(wanted[name], x) for name, x in new.model.state_dict().items())
-
-
 def test_lsh_runs_all_tokens_again() -> None:
     model = wrapped("lsh-1")
     prompt = torch.tensor([[1, 2, 3]])
@@ -305,36 +250,6 @@ def test_lsh_runs_all_tokens_again() -> None:
     assert torch.equal(out, alone)
     with pytest.raises(ValueError, match="use_cache"):
         model.generate(prompt, max_new_tokens=2)
-
-
-@pytest.mark.parametrize("implementation", OTHER_CACHES)
-def test_other_caches_hold_the_state_too(implementation: str) -> None:
-    settings = {"max_new_tokens": 6, "do_sample": False}
-
-    out = wrapped().generate(**LEFT, cache_implementation=implementation, **settings)
-
-    assert torch.equal(out, wrapped().generate(**LEFT, **settings))
-
-
-def test_the_loss_is_divided_by_the_number_that_trainer_counts() -> None:
-    model, tokens = wrapped(), torch.tensor([[1, 2, 3, 4], [4, 0, 0, 2]])
-
-    loss = model(tokens, labels=tokens, num_items_in_batch=12).loss
-
-    torch.testing.assert_close(loss, model(tokens, labels=tokens).loss * 6 / 12)
-
-
-# peft asks transformers by the older of two names.
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
-def test_lora_adapts_it() -> None:
-    peft = pytest.importorskip("peft", reason="LoRA needs peft")
-    model, tokens = wrapped(), torch.tensor([[1, 2, 3, 4]])
-    adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["output"]))
-
-    adapted(input_ids=tokens, labels=tokens).loss.backward()
-
-    gradients = {name for name, x in adapted.named_parameters() if x.grad is not None}
-    assert gradients and all("lora_" in name for name in gradients)
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
@@ -355,18 +270,6 @@ def test_lora_of_a_tied_embedding_adapts_both_its_uses() -> None:
     assert not torch.allclose(before, plain, atol=0.1)
     torch.testing.assert_close(merged(tokens).logits, before)
     assert merged.get_output_embeddings().weight is merged.get_input_embeddings().weight
-
-
-def test_device_map_keeps_the_model_whole() -> None:
-    accelerate = pytest.importorskip("accelerate")
-    model = wrapped()
-    nowhere_whole = {0: "1KB", "cpu": "1GB"}
-
-    devices = accelerate.infer_auto_device_map(
-        model, nowhere_whole, no_split_module_classes=model._no_split_modules
-    )
-
-    assert set(devices.values()) == {"cpu"}
 
 
 class TestRefusals:
@@ -528,15 +431,6 @@ def test_without_a_start_vector_a_first_token_after_padding_has_no_loss() -> Non
     labels = ids.masked_fill(ids == 0, -100)
     loss = model(ids, attention_mask=(ids > 0).long(), labels=labels, num_items_in_batch=3).loss
     torch.testing.assert_close(loss, model(ids[:, 2:], labels=ids[:, 2:]).loss * 2 / 3)
-
-
-def test_half_precision_with_sinusoidal_positions(tmp_path: Path) -> None:
-    model = AutoregressiveTransformer(tiny_config(), VOCABULARY, 8, "sinusoidal")
-    LinattnForCausalLM.from_linattn(model).save_pretrained(tmp_path)
-
-    half = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
-
-    assert half(PAIR).logits.isfinite().all()
 
 
 def test_a_folder_without_some_weights_is_refused(tmp_path: Path) -> None:

@@ -44,28 +44,6 @@ def test_steps_and_prefills_are_the_whole(kind: str, fields: dict[str, Any]) -> 
             torch.testing.assert_close(y, whole[:, position])
 
 
-def test_a_memory_has_a_size_of_its_own_and_forks_like_a_state() -> None:
-    encoder, decoder = pair()
-    target = vectors(2, 3)
-    memory, short = (decoder.remember(encoder(vectors(2, length))) for length in (50, 1))
-    assert sum(x.nbytes for x in memory) == sum(x.nbytes for x in short)
-    rows = torch.tensor([1, 0])
-    swapped = tuple(sums.index_select(rows) for sums in memory)
-    y, _ = decoder.prefill(target[rows], memory=swapped)
-    torch.testing.assert_close(y, decoder(target, memory=memory)[rows])
-
-
-def test_the_source_is_seen_whole_and_its_padding_is_not() -> None:
-    encoder, decoder = pair()
-    source, target = vectors(1, 5).requires_grad_(), vectors(1, 4)
-    lengths = torch.tensor([3])
-    out = decoder(target, memory=decoder.remember(encoder(source, lengths), lengths))
-    (gradient,) = torch.autograd.grad((out[0, 0] * torch.randn(8)).sum(), source)
-    assert (gradient[0, :3].abs() > 1e-9).all() and (gradient[0, 3:] == 0).all()
-    alone = decoder.remember(encoder(source[:, :3]))
-    torch.testing.assert_close(out, decoder(target, memory=alone))
-
-
 @given(lengths=st.lists(st.integers(1, 5), min_size=1, max_size=4))
 def test_packed_rows_read_their_own_memory(lengths: list[int]) -> None:
     _, decoder = pair()

@@ -161,14 +161,6 @@ def test_compiles_into_one_graph(attention: str, is_causal: bool) -> None:
     torch.testing.assert_close(gradient, expected)
 
 
-def test_both_attentions_have_the_same_weights() -> None:
-    shapes = [
-        {name: tuple(x.shape) for name, x in tiny_transformer(name_).state_dict().items()}
-        for name_ in ATTENTIONS
-    ]
-    assert shapes[0] == shapes[1]
-
-
 def test_drops_out_in_training_only(attention: str) -> None:
     model = tiny_transformer(attention, dropout=0.5)
     x = torch.randn(2, 5, 8, dtype=torch.float64)
@@ -206,13 +198,6 @@ def test_refuses_what_cannot_be_right(shape: tuple[int, ...], lengths: Any, name
 def test_options_that_the_feature_map_lacks_are_refused() -> None:
     with pytest.raises(TypeError, match="num_feature"):
         tiny_transformer(feature_map="favor", feature_map_options={"num_feature": 6})
-
-
-def test_a_model_without_memory_has_a_state_of_the_same_shapes() -> None:
-    model = tiny_transformer()
-    expected = model.initial_state(3).layers
-    for got, wanted in zip(model.to("meta").initial_state(3).layers, expected, strict=True):
-        assert got.s.is_meta and got.s.shape == wanted.s.shape
 
 
 @pytest.mark.parametrize("name", ["", "blocks.1", "blocks.0.mixer"])

@@ -20,7 +20,6 @@ from linattn_models import (
     DecodingState,
     Head,
     MixtureOfLogistics,
-    TransformerConfig,
     load,
     save,
 )
@@ -77,14 +76,6 @@ def test_a_tied_output_has_the_matrix_of_the_embedding(tmp_path: Path, bias: boo
     torch.testing.assert_close(model(tokens), hidden @ cast(Tensor, model.embeddings[0].weight).T)
 
 
-def test_rotary_is_said_by_the_layers_or_by_the_model() -> None:
-    by_layers = AutoregressiveTransformer(TransformerConfig.language(2, 2, 4), 7)
-    by_model = AutoregressiveTransformer(tiny_config(), 7, positions="rotary")
-    for model in (by_layers, by_model):
-        assert model.config.rotary and model.position_kind == "rotary" and model.longest is None
-        assert model.positions.table is None
-
-
 def test_only_a_categorical_head_is_tied() -> None:
     with pytest.raises(ValueError, match="tie_embeddings"):
         tiny_model(head=MixtureOfLogistics(2), tie_embeddings=True)
@@ -126,14 +117,6 @@ def test_loss_is_nats_per_dimension(head: Head) -> None:
     nats = head.negative_log_likelihood(model(tokens), tokens)
     assert nats.shape == (2, 6)
     torch.testing.assert_close(model.loss(tokens), nats.sum() / tokens.numel())
-
-
-@heads
-def test_gradient_reaches_every_parameter(head: Head) -> None:
-    model = tiny_model("linear", head, feature_map="hedgehog")
-    model.loss(random_tokens(model, 8, MAX_LENGTH)).backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
 
 
 def test_loss_compiles_into_one_graph(attention: str) -> None:

@@ -51,12 +51,6 @@ def test_entries_have_the_asked_root_mean_square(kind: str) -> None:
     assert rms == pytest.approx(0.5, rel=0.02)
 
 
-def test_computed_rows_have_the_dtype_of_what_they_are_added_to() -> None:
-    positions = Positions("sinusoidal", 4, 6, std=1.0).bfloat16()
-    assert positions(torch.zeros(1, 9, 6, dtype=torch.bfloat16)).dtype == torch.bfloat16
-    assert positions.limit is None
-
-
 def test_a_learned_table_ends() -> None:
     assert Positions("learned", 4, 2, std=1.0).limit == 4
     with pytest.raises(ValueError, match="max_length"):

@@ -15,9 +15,7 @@ from linattn_models import (
     CTCBiLSTMConfig,
     CTCTransformer,
     CTCTransformerConfig,
-    LinearAttention,
     MixtureOfLogistics,
-    Seq2SeqTransformer,
     TransformerConfig,
     save,
 )
@@ -60,21 +58,6 @@ class TestQuantized:
         with pytest.raises(ValueError, match="quantized"):
             save(quantize(AutoregressiveTransformer(LAYERS, 9, max_length=20)), tmp_path)
         assert not any(tmp_path.iterdir())
-
-    def test_a_layer(self) -> None:
-        layer, x = LinearAttention(16, 2), torch.randn(2, 5, 16, generator=seeded())
-        small = quantize(layer)
-        assert_near(small(x, is_causal=True), layer(x, is_causal=True))
-        assert_near(small(x, x.roll(1, 1), x), layer(x, x.roll(1, 1), x))
-        state = small.initial_state(2)
-        assert_near(small.step(x[:, 0], state)[0], layer.step(x[:, 0], layer.initial_state(2))[0])
-
-    def test_seq2seq(self) -> None:
-        encoder = TransformerConfig(1, 2, 8, 16, is_causal=False)
-        decoder = TransformerConfig(1, 2, 8, 16, cross_attention=True)
-        model = quantize(Seq2SeqTransformer(encoder, decoder, 12, 10, max_length=20))
-        state = model.read(torch.ones(2, 5, dtype=torch.int64))
-        assert model.generate(state=state, length=4).shape == (2, 4)
 
     @pytest.mark.parametrize("kind", ["transformer", "bilstm"])
     def test_speech_models(self, kind: str) -> None:
