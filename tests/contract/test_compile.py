@@ -50,22 +50,6 @@ def test_compiles_to_one_graph(case: Case, backend: str) -> None:
         assert_close(x, eager[name], msg=lambda m, name=name: f"{name}: {m}")
 
 
-@pytest.mark.filterwarnings("ignore")  # torch.jit.trace is deprecated, and tells of constants
-@pytest.mark.parametrize("requires_grad", [True, False])
-@pytest.mark.parametrize("case", [Case(), Case(batch=1, cu_seqlens=(0, 8, 37))], ids=str)
-def test_traces(case: Case, requires_grad: bool, backend: str) -> None:
-    """By torch.jit.trace, whose check repeats the call without gradients."""
-    options = {**case.options(), "backend": backend}
-
-    def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        return linear_attention(query, key, value, **options)
-
-    inputs = case.inputs()
-    example = [inputs[x].detach().requires_grad_(requires_grad) for x in ("query", "key", "value")]
-    others = [2 * x.detach() for x in example]
-    assert_close(torch.jit.trace(attend, example)(*others), attend(*others))
-
-
 @pytest.mark.parametrize("feature_map", ["taylor", "favor", "hedgehog"])
 def test_compiles_with_maps_by_name(feature_map: str, backend: str) -> None:
     tensors = Case().inputs()

@@ -188,16 +188,6 @@ def test_shapes_of_a_mask(is_causal: bool, backend: str) -> None:
     )
 
 
-@pytest.mark.may_refuse
-@pytest.mark.parametrize("shape", [(3,), (2, 3, 150)], ids=["heads", "positions"])
-def test_a_decay_of_zero_changes_nothing(shape: tuple[int, ...], backend: str) -> None:
-    tensors = exact(LONG.with_(initial_state=True), backend).inputs()
-    options = {"is_causal": True, "backend": backend}
-    decay = {"log_decay": torch.zeros(shape, dtype=tensors["s"].dtype)}
-    plain = evaluate(linear_attention, tensors, options)
-    assert_all_agree(evaluate(linear_attention, tensors, {**options, **decay}), plain)
-
-
 @pytest.mark.parametrize(("is_causal", "poison"), [(True, torch.nan), (False, torch.inf)])
 def test_absent_keys_may_hold_anything(is_causal: bool, poison: float, backend: str) -> None:
     case = exact(Case(queries=90, is_causal=is_causal, key_lengths=(90, 40)), backend)

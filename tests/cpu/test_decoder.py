@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import linattn_cpu
-from linattn_core.decoder_spec import CannotCompile, DecoderDescription, Sampler
+from linattn_core.decoder_spec import DecoderDescription
 from linattn_cpu.decoder import CpuDecoder, refuses_decoder
 from linattn_models import MixtureOfLogistics, compile_decoder
 from tests.models.decoding.decoders import draw_again
@@ -115,19 +115,6 @@ def test_a_decoder_keeps_the_build_it_was_packed_for(instruction_set: str) -> No
     torch.testing.assert_close(found, model(tokens)[:, -1])
 
 
-@pytest.mark.usefixtures("two_threads")
-@pytest.mark.parametrize("weights", ["float32", "bfloat16"])
-@torch.no_grad()
-def test_a_row_does_not_depend_on_its_neighbors(instruction_set: str, weights: str) -> None:
-    """Among batches whose activations enter products in the same format."""
-    model = model_of(head_dim=24)
-    decoder = compile_decoder(model, weights)
-    tokens = random_tokens(model, 100, 4)
-    together, _ = decoder.prefill(tokens)
-    others, _ = decoder.prefill(torch.cat([tokens[50:], random_tokens(model, 9, 4)]))
-    torch.testing.assert_close(together[50:], others[:50], rtol=1e-5, atol=1e-6)
-
-
 @torch.no_grad()
 def test_sampled_tokens_are_those_of_the_head_on_every_build(instruction_set: str) -> None:
     for head in (7, MixtureOfLogistics(3), MixtureOfLogistics(2, 3, 9)):
@@ -138,22 +125,6 @@ def test_sampled_tokens_are_those_of_the_head_on_every_build(instruction_set: st
         parameters, drawn, _ = decoder.step_and_sample(tokens[:, 1], state, seeds=1)
         expected = draw_again(model.head, parameters, 2, seed=1)
         assert (drawn == expected).float().mean() > 0.995  # rounding decides between a few
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize(
-    "head", [7, MixtureOfLogistics(2, 1, 8), MixtureOfLogistics(2, 3, 8)], ids=str
-)
-def test_what_is_drawn_from_nan_is_a_token(head: Any, temperature: float) -> None:
-    """It is the next input, before the caller refuses the NaN."""
-    model = model_of(head)
-    with torch.no_grad():
-        model.output.bias[3 if head == 7 else slice(None)] = float("nan")
-    decoder = compile_decoder(model)
-    token = random_tokens(model, 2, 1).zero_()
-    _, state = decoder.prefill(token)
-    _, drawn, _ = decoder.step_and_sample(token[:, 0], state, temperature=temperature)
-    assert drawn.min() >= 0 and drawn.max() < model.head.levels
 
 
 def test_models_and_weights_that_it_does_not_know_are_refused() -> None:
@@ -167,21 +138,6 @@ def test_models_and_weights_that_it_does_not_know_are_refused() -> None:
         ({"norm": double}, "float64"),
     ):
         assert named in str(refuses_decoder(dataclasses.replace(good, **change), "float32"))
-
-
-@pytest.mark.parametrize(
-    ("kind", "choices", "channels"),
-    [("categorical", 1, 0), ("categorical", -1, 0), ("categorical", 0, 2),
-     ("mixture_of_logistics", 0, 1), ("uniform", 0, 0)],
-)  # fmt: skip
-def test_a_head_draws_tokens_that_embeddings_have(kind: Any, choices: int, channels: int) -> None:
-    """A step reads the embeddings of tokens that the step before drew."""
-    tokens = description().tokens
-    sampler = Sampler(kind, len(tokens.embeddings[0]) + choices)
-    embeddings = tokens.embeddings * (1 + channels)
-    other = dataclasses.replace(tokens, embeddings=embeddings, sampler=sampler)
-    with pytest.raises(CannotCompile, match=r"^the head: expected"):
-        dataclasses.replace(description(), tokens=other)
 
 
 def test_positions_and_states_that_do_not_fit_are_refused() -> None:

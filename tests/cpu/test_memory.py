@@ -46,15 +46,6 @@ def test_a_freed_result_leaves_its_memory_to_the_next() -> None:
     assert attend(tensors).data_ptr() == address
 
 
-@torch.no_grad()
-def test_live_results_share_no_memory() -> None:
-    tensors = inputs()
-    first, second = attend(tensors), attend(tensors)
-    before = first.clone()
-    second.zero_()
-    assert torch.equal(first, before)
-
-
 def test_a_view_keeps_the_memory() -> None:
     tensors = inputs()
     with torch.no_grad():
@@ -78,19 +69,6 @@ def test_results_do_not_depend_on_what_the_memory_held(length: int) -> None:
     del dirty
     assert CachedMemory.kept() > used
     assert all(torch.equal(x, y) for x, y in zip(results(), wanted, strict=True))
-
-
-def test_blocks_fit_what_is_asked() -> None:
-    freed = memory.empty(1, 1, 8 << 20, 1, dtype=torch.float32)  # 32 MiB
-    address = freed.data_ptr()
-    del freed
-    small = memory.empty(1, 1, 1 << 20, 1, dtype=torch.float32)
-    assert small.data_ptr() != address
-    assert memory.empty(1, 1, 5 << 20, 1, dtype=torch.float32).data_ptr() == address
-    large = memory.empty(1, 1, 9 << 20, 1, dtype=torch.float32)
-    assert large.nbytes == 36 << 20
-    large.fill_(1)
-    assert bool(large.eq(1).all())
 
 
 def test_no_more_is_kept_than_the_documentation_says() -> None:

@@ -24,23 +24,6 @@ needs_tasks = pytest.mark.skipif(
     not Path("/proc/self/task").is_dir(), reason="no /proc/self/task lists the threads here"
 )
 
-SPAWNED = """
-import multiprocessing, torch
-from linattn_core import linear_attention
-
-def child(numbers):
-    x = torch.tensor(numbers).view(1, 1, -1, 1)
-    return linear_attention(x, x, x, is_causal=True, backend="cpu").flatten().tolist()
-
-if __name__ == "__main__":
-    torch.set_num_threads(2)
-    numbers = torch.linspace(-1, 1, 3000).tolist()
-    mine = child(numbers)
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        (theirs,) = pool.map(child, [numbers])
-    torch.testing.assert_close(torch.tensor(theirs), torch.tensor(mine))
-"""
-
 FORKED = """
 import os, signal, torch
 from linattn_models import Transformer, TransformerConfig, compile_decoder
@@ -114,16 +97,6 @@ def take_steps(compiled: CompiledTransformer, steps: int = 200) -> list[Tensor]:
     return outputs
 
 
-@pytest.mark.usefixtures("two_threads")
-def test_a_call_comes_out_the_same_every_time() -> None:
-    tensors = draw(2, 3, 900, 20)
-    first = run(tensors, is_causal=True)
-
-    for _ in range(5):
-        again = run(tensors, is_causal=True)
-        assert all(torch.equal(again[name], x) for name, x in first.items())
-
-
 def test_heads_do_not_depend_on_how_many_threads_there_are() -> None:
     """With as many heads as threads or more, results are equal bit for bit."""
     tensors = draw(2, 4, 300, 20)
@@ -160,12 +133,6 @@ def test_a_team_has_no_more_threads_than_there_are_cores() -> None:
 def test_a_process_bound_to_one_core_gets_one_thread() -> None:
     """A decoder must not start one thread for each of torch's: all would wait for one core."""
     run_program("-c", BOUND)
-
-
-def test_a_spawned_process_calls_too(tmp_path) -> None:
-    program = tmp_path / "spawned.py"
-    program.write_text(SPAWNED)
-    run_program(str(program))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

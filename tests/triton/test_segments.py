@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from linattn_core.calls import AttentionCall
 from linattn_core.registry import find_backend
 from tests.contract.agreement import assert_within_budget
 from tests.contract.cases import Case
@@ -23,17 +22,6 @@ CASES = [
     ONE.with_(queries=130, head_dim=70, value_dim=70),
     ONE.with_(dtype=torch.bfloat16),
 ]
-
-
-def count_segments(heads: int, length: int) -> int:
-    x = torch.zeros(()).expand(1, heads, length, 64)
-    segments: int = launches._segments(AttentionCall(x, x, x, is_causal=True))
-    return segments
-
-
-def test_few_heads_are_cut_until_they_fill_a_gpu() -> None:
-    assert [count_segments(heads, 2**16) for heads in (1, 8, 256, 512)] == [256, 64, 2, 1]
-    assert [count_segments(1, length) for length in (0, 300, 512)] == [1, 1, 2]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
