@@ -15,7 +15,6 @@ import pytest
 import torch
 
 from linattn_models.training import allocation
-from linattn_models.training.allocation import freed_memory_kept
 from tests.training.toy import toy_run
 
 # Prints the page faults of memory, after as much was freed: of 64 MiB before, in the context of
@@ -93,27 +92,6 @@ def test_an_allocator_that_is_configured_is_left_alone(
     assert allocation._glibc() is not None
     monkeypatch.setenv(variable, "glibc.malloc.arena_max=4" if variable[0] == "G" else "0")
     assert allocation._glibc() is None
-
-
-def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allocation.ctypes, "CDLL", lambda name: object())
-    assert allocation._glibc() is None
-    with freed_memory_kept(torch.device("cpu")):
-        pass
-
-
-def test_a_failure_in_the_context_restores_the_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: dict[int, int] = {}
-
-    class Recorded:
-        def mallopt(self, parameter: int, value: int) -> None:
-            calls[parameter] = value
-
-    monkeypatch.setattr(allocation, "_glibc", Recorded)
-    with pytest.raises(KeyError), freed_memory_kept(torch.device("cpu")):
-        raise KeyError(inside := dict(calls))
-    assert inside
-    assert all(calls[parameter] != value for parameter, value in inside.items())
 
 
 def test_training_runs_in_the_context(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

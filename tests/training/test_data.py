@@ -12,7 +12,7 @@ from torch import Tensor
 
 from linattn_models.basics.memory import lacks_memory
 from linattn_models.training import train
-from linattn_models.training.data import ExampleOrder, TensorData
+from linattn_models.training.data import ExampleOrder
 from tests.training.toy import DESCRIBE, ToyData, toy_config, toy_loss, toy_model
 
 sizes = {"examples": st.integers(1, 30), "batch_size": st.integers(1, 40)}
@@ -40,14 +40,6 @@ def test_a_batch_depends_on_nothing_but_seed_and_step(
         assert torch.equal(walked.indices(step), fresh)
 
 
-def test_batch_size_only_cuts_the_stream() -> None:
-    by_three, by_four = ExampleOrder(10, 3, 0), ExampleOrder(10, 4, 0)
-    assert torch.equal(
-        torch.cat([by_three.indices(step) for step in range(8)]),
-        torch.cat([by_four.indices(step) for step in range(6)]),
-    )
-
-
 def test_seeds_and_epochs_differ_in_order() -> None:
     orders = [ExampleOrder(50, 50, seed).indices(epoch) for seed in (0, 1) for epoch in (0, 1)]
     assert len({tuple(order.tolist()) for order in orders}) == 4
@@ -56,12 +48,6 @@ def test_seeds_and_epochs_differ_in_order() -> None:
 def test_no_example_is_refused() -> None:
     with pytest.raises(ValueError, match="data"):
         ExampleOrder(0, 4, 0)
-
-
-def test_rows_of_a_tensor_are_examples() -> None:
-    data = TensorData(torch.arange(12).view(4, 3))
-    assert len(data) == 4
-    assert data.batch(torch.tensor([3, 1])).tolist() == [[9, 10, 11], [3, 4, 5]]
 
 
 class Growing:

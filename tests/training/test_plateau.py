@@ -64,12 +64,6 @@ def test_the_rate_drops_where_errors_stop_falling(
     assert rates(errors, patience=patience) == expected
 
 
-def test_an_update_knows_no_error_that_was_measured_later() -> None:
-    config = toy_config(**PLATEAU, eval_every=1)
-    assert learning_rate(config, 3, [(2, 1.0), (4, 2.0)]) == config.learning_rate
-    assert learning_rate(config, 4, [(2, 1.0), (4, 2.0)]) == config.learning_rate / 2
-
-
 def test_a_run_logs_the_rates_that_its_errors_ask_for(out: Path) -> None:
     toy_run(out, **UNSTEADY)
     assert_rates_follow(logged(out), patience=1)

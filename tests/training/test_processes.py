@@ -104,18 +104,6 @@ def test_two_processes_stop_together_and_make_the_run_of_one(
     assert_like_one(start, out, tmp_path / "one", options)
 
 
-@pytest.mark.slow
-def test_a_job_of_which_a_worker_is_killed_ends_and_resumes(
-    start: Start, out: Path, tmp_path: Path
-) -> None:
-    options: dict[str, Any] = {"plain": True, "checkpoint_every": 3, "log_every": 2}
-    assert ended(start(out, processes=2, kill_at=8, **options))[0] == 1
-    assert RunFolder(out).latest_checkpoint() == out / "checkpoints" / "step-6"
-    code, _, errors = ended(start(out, processes=2, resume=True, **options))
-    assert code == 0, errors
-    assert_like_one(start, out, tmp_path / "one", options)
-
-
 def assert_like_one(start: Start, out: Path, one: Path, options: dict[str, Any]) -> None:
     """The run in `out` has the measurements of a run of one process."""
     assert ended(start(one, **options))[0] == 0

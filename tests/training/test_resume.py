@@ -20,7 +20,6 @@ from tests.training.toy import (
     ToyData,
     change_state,
     logged,
-    noisy_loss,
     same_weights,
     toy_evaluate,
     toy_model,
@@ -58,13 +57,6 @@ def test_an_ended_run_is_extended_as_if_it_had_never_ended(out: Path, unbroken: 
         toy_run(out, steps=steps, checkpoint_every=4, eval_every=3, resume=out.exists())
     assert logged(out) == logged(unbroken)
     assert same_weights(out, unbroken)
-
-
-def test_a_run_that_is_being_extended_has_not_ended(out: Path) -> None:
-    toy_run(out, steps=2)
-    with pytest.raises(Crash):
-        toy_run(out, steps=6, data=CrashingData(1), resume=True)
-    assert not RunFolder(out).summary_file.exists()
 
 
 def test_resuming_a_complete_run_makes_no_step(out: Path) -> None:
@@ -105,17 +97,6 @@ def test_a_resume_with_lines_that_are_missing_or_damaged_changes_nothing(
     with pytest.raises(ValueError, match=r"metrics\.jsonl"):
         toy_run(out, steps=6, resume=True)
     assert {name: (out / name).read_bytes() for name in before} == before
-
-
-def test_without_a_checkpoint_the_run_starts_over_and_says_so(
-    out: Path, unbroken: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(Crash):
-        toy_run(out, data=CrashingData(3), checkpoint_every=4, eval_every=3)
-    assert logged(out)
-    toy_run(out, resume=True, checkpoint_every=4, eval_every=3)
-    assert "no checkpoint yet: starting from the beginning" in capsys.readouterr().err
-    assert logged(out) == logged(unbroken)
 
 
 def test_evaluating_does_not_disturb_training(out: Path, tmp_path: Path) -> None:
@@ -229,26 +210,3 @@ def test_a_checkpoint_of_another_run_is_refused(out: Path, tmp_path: Path) -> No
     stray.rename(out / "checkpoints" / "step-9")
     with pytest.raises(ValueError, match="step-9"):
         toy_run(out, resume=True)
-
-
-def test_a_model_with_other_tensors_is_refused(out: Path) -> None:
-    toy_run(out, steps=2)
-    model = torch.nn.Sequential(*toy_model(), torch.nn.Linear(1, 1))
-    with pytest.raises(ValueError, match=r"5\.bias"):
-        toy_run(out, steps=4, model=model, resume=True)
-
-
-def test_weights_that_are_tied_stay_tied(out: Path) -> None:
-    def tied() -> torch.nn.Module:
-        torch.manual_seed(0)
-        model = torch.nn.Sequential(
-            torch.nn.Linear(4, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)
-        )
-        model[1].weight = model[0].weight
-        return model
-
-    first, second = tied(), tied()
-    toy_run(out, steps=4, model=first, loss=noisy_loss, evaluate=None)
-    toy_run(out, steps=4, model=second, resume=True, evaluate=None)
-    assert second[0].weight is second[1].weight
-    assert torch.equal(first[0].weight, second[0].weight)

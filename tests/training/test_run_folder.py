@@ -20,12 +20,6 @@ LINES = [{"step": step, "split": "train", "seconds": 0.5, "loss": 0.1} for step 
 TEXT = "".join(json.dumps(line) + "\n" for line in LINES)
 
 
-def test_metrics_leave_out_a_line_still_being_written(out: Path) -> None:
-    out.mkdir()
-    (out / "metrics.jsonl").write_text(TEXT + '{"st')
-    assert RunFolder(out).metrics() == LINES
-
-
 def test_an_edited_configuration_is_refused_before_a_model_is_built(unbroken: Path) -> None:
     run = RunFolder(unbroken)
     model, step = run.load_model(lambda config: toy_model() if config == {"width": 8} else None)
@@ -123,10 +117,3 @@ def test_a_locked_folder_says_who_holds_it(out: Path) -> None:
         ):
             pass
     toy_run(out, steps=1)
-
-
-def test_json_without_a_meaning_is_not_written(tmp_path: Path) -> None:
-    write_json(tmp_path / "a.json", {"a": (1, 2.5)})
-    with pytest.raises(ValueError, match="JSON"):
-        write_json(tmp_path / "a.json", float("nan"))
-    assert json.loads((tmp_path / "a.json").read_text()) == {"a": [1, 2.5]}

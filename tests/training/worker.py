@@ -2,9 +2,8 @@
 
     python -m tests.training.worker '{"out": "...", "steps": 12, ...}'
 
-`plain` trains in float64 without a random draw, `kill_at` ends the last process at that batch by
-SIGKILL, and `pause_at` makes it wait there: it creates the file `paused` beside `out` and goes on
-when there is a file `signaled`.
+`plain` trains in float64 without a random draw, and `pause_at` makes the last process wait at that
+batch: it creates the file `paused` beside `out` and goes on when there is a file `signaled`.
 """
 
 from __future__ import annotations
@@ -21,14 +20,6 @@ import torch
 
 from linattn_lab.script import run_script
 from tests.training.toy import CrashingData, ToyData, toy_model, toy_run, weighted_loss
-
-
-class KilledData(CrashingData):
-    """Kills the last process, as the system would."""
-
-    def crash(self) -> None:
-        if int(os.environ.get("RANK", "0")) + 1 == int(os.environ.get("WORLD_SIZE", "1")):
-            os.kill(os.getpid(), signal.SIGKILL)
 
 
 class PausingData(CrashingData):
@@ -51,14 +42,12 @@ class PausingData(CrashingData):
 def main() -> None:
     options: dict[str, Any] = json.loads(sys.argv[1])
     out = Path(options.pop("out"))
-    kill_at, pause_at = options.pop("kill_at", None), options.pop("pause_at", None)
+    pause_at = options.pop("pause_at", None)
     if options.pop("plain", False):
         model = toy_model(dropout=0.0, dtype=torch.float64)
         options.update(model=model, loss=weighted_loss, evaluate=None)
     dtype = torch.float64 if "model" in options else torch.float32
     data = ToyData(dtype=dtype)
-    if kill_at is not None:
-        data = KilledData(kill_at, dtype)
     if pause_at is not None:
         data = PausingData(pause_at, out.parent, dtype)
     toy_run(out, data=data, **options)
