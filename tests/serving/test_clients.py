@@ -59,20 +59,6 @@ def test_examples_of_openais_reference(
     assert lines[-2:] == ["data: [DONE]", ""]
 
 
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages"),
-        ({**CHAT, "tools": [{"type": "function"}], "tool_choice": "auto"}, "tools"),
-    ],
-)
-def test_what_the_reference_has_and_we_do_not_is_named(
-    url: str, body: dict[str, Any], param: str
-) -> None:
-    answer = post(url, "chat/completions", body)
-    assert answer.status_code == 400 and answer.json()["error"]["param"] == param
-
-
 def test_open_webui(url: str) -> None:
     """The calls of its backend: a connection, a chat as it comes, and a title for the chat."""
     headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}

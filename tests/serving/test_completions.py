@@ -6,15 +6,12 @@ import asyncio
 import base64
 import random
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx2
 import pytest
-import torch
 from pydantic import ValidationError
 
-from linattn_models import Output
 from linattn_models.serving import create_app
 from linattn_models.serving.fields import CompletionFields
 from tests.serving.clients import Server, complete, make_batch, make_model, read_events
@@ -160,19 +157,6 @@ def test_a_stop_string_ends_a_sequence(serve: Serve) -> None:
     assert "".join(x["text"] for x in streamed) == choice["text"]
 
 
-def test_what_is_no_stop_string_after_all_is_sent(serve: Serve) -> None:
-    text = make_model().decode(expected_tokens(20, seeds=1))[0]
-
-    async def main() -> list[dict[str, Any]]:
-        async with serve().client() as client:
-            stop = [text[3:12] + "?", text[-2:] + "?"]
-            return await read_events(client, prompt="abc", seed=1, max_tokens=20, stop=stop)
-
-    choices = [choice for part in asyncio.run(main()) for choice in part["choices"]]
-    assert "".join(choice["text"] for choice in choices) == text
-    assert choices[-1]["finish_reason"] == "length"
-
-
 @pytest.mark.parametrize("as_bytes", [False, True])
 def test_a_state_is_continued(serve: Serve, as_bytes: bool) -> None:
     async def main() -> tuple[list[int], list[int]]:
@@ -306,20 +290,6 @@ def test_a_wrong_field_is_named(serve: Serve) -> None:
     asyncio.run(main())
 
 
-def test_a_state_of_other_weights_in_a_body_is_named(serve: Serve) -> None:
-    other = make_model()
-    torch.nn.init.normal_(other.output.weight)
-    _, state = other.generate(length=3, return_state=True)
-    content = base64.b64encode(state.to_bytes()).decode()
-
-    async def main() -> Any:
-        async with serve().client() as client:
-            response = await client.post("/v1/completions", json={"state_bytes": content})
-            return response.status_code, response.json()["error"]["param"]
-
-    assert asyncio.run(main()) == (400, "state_bytes")
-
-
 @pytest.mark.parametrize(
     "body",
     [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"n": ' + b"9" * 5000 + b"}", b'{"\\ud800": 1}'],
@@ -407,23 +377,6 @@ def test_a_wrong_application_is_refused(arguments: dict[str, Any], name: str) ->
         create_app(make_model())  # type: ignore[arg-type]
 
 
-def test_event_loops_of_several_threads_share_a_server(serve: Serve) -> None:
-    """One thread owns the batch, whichever loop asks first."""
-    server = serve()
-
-    def ask(seed: int) -> list[int]:
-        async def main() -> dict[str, Any]:
-            async with server.client() as client:
-                return await complete(client, prompt="abc", max_tokens=20, seed=seed)
-
-        tokens: list[int] = asyncio.run(main())["choices"][0]["tokens"]
-        return tokens
-
-    with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(ask, range(24)))
-    assert answers == [expected_tokens(20, seeds=seed)[0] for seed in range(24)]
-
-
 def test_a_request_that_comes_while_the_server_stops_is_refused(serve: Serve) -> None:
     """It would never be answered, if nothing read it after the thread's last look."""
 
@@ -495,24 +448,3 @@ def test_a_server_that_stops_ends_its_answers(serve: Serve) -> None:
             return (await first).status_code, second.status_code
 
     assert asyncio.run(main()) == (503, 503)
-
-
-@pytest.mark.parametrize(("seconds", "steps"), [(0.001, 16), (0.02, 2), (0.2, 1)])
-def test_few_steps_are_made_at_once_where_they_take_long(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch, seconds: float, steps: int
-) -> None:
-    """So that the events of a stream come evenly."""
-    server = serve()
-    batch, engine = server.batch, server.app.state.engine
-    clock, counts = [0.0], []
-
-    def step() -> list[Output]:
-        counts.append(batch.steps_per_call)
-        clock[0] += seconds * batch.steps_per_call
-        return [Output(1, 0, [0] * batch.steps_per_call)]
-
-    monkeypatch.setattr(batch, "step", step)
-    monkeypatch.setattr("linattn_models.serving.engine.time.perf_counter", lambda: clock[0])
-    for _ in range(3):
-        engine._step()
-    assert counts == [1, steps, steps]

@@ -222,21 +222,3 @@ def test_a_prompt_alone_is_scored(serve: Serve) -> None:
                 assert answer.json()["error"]["param"] == "max_tokens"
 
     asyncio.run(main())
-
-
-def test_reading_token_by_token_draws_the_same(serve: Serve) -> None:
-    """And leaves the same state."""
-
-    async def main() -> None:
-        async with serve().client() as client:
-            fields = {"prompt": "abcdefgh " * 9, "seed": 2, "return_state": True}
-            plain = (await complete(client, **fields))["choices"][0]
-            scored = (await complete(client, echo=True, logprobs=0, **fields))["choices"][0]
-            assert scored["tokens"] == plain["tokens"]
-            rest = [
-                (await complete(client, state=each["state"], seed=2))["choices"][0]["tokens"]
-                for each in (plain, scored)
-            ]
-            assert rest[0] == rest[1]
-
-    asyncio.run(main())
