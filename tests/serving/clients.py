@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import string
@@ -66,6 +67,28 @@ class Server:
         transport = httpx2.ASGITransport(self.app)
         return httpx2.AsyncClient(transport=transport, base_url="http://server", timeout=600)
 
+    def ask(self, method: str, path: str, **request: Any) -> httpx2.Response:
+        """The answer to one request."""
+
+        async def main() -> httpx2.Response:
+            async with self.client() as client:
+                return await client.request(method, path, **request)
+
+        return asyncio.run(main())
+
+    def complete(self, **fields: Any) -> dict[str, Any]:
+        """A completion."""
+        return content_of(self.ask("POST", "/v1/completions", json=fields))
+
+    def stream(self, **fields: Any) -> list[dict[str, Any]]:
+        """The parts of a completion that is streamed."""
+
+        async def main() -> list[dict[str, Any]]:
+            async with self.client() as client:
+                return await read_events(client, **fields)
+
+        return asyncio.run(main())
+
 
 @contextmanager
 def run_server(app: Any, send_buffer: int = 0) -> Iterator[int]:
@@ -104,11 +127,14 @@ def running(folder: Path, errors: int, *flags: str) -> Iterator[tuple[Any, str]]
         server.communicate()
 
 
-async def complete(client: httpx2.AsyncClient, **fields: Any) -> dict[str, Any]:
-    response = await client.post("/v1/completions", json=fields)
+def content_of(response: httpx2.Response) -> dict[str, Any]:
     assert response.status_code == 200, response.text
     content: dict[str, Any] = response.json()
     return content
+
+
+async def complete(client: httpx2.AsyncClient, **fields: Any) -> dict[str, Any]:
+    return content_of(await client.post("/v1/completions", json=fields))
 
 
 async def read_events(client: httpx2.AsyncClient, **fields: Any) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from linattn_models.serving import create_app
-from tests.serving.clients import Server, complete, make_batch
+from tests.serving.clients import Server, content_of, make_batch
 
 Serve = Callable[..., Server]
 KEY = "sécret-1"
@@ -35,32 +35,22 @@ def test_without_the_key_all_refusals_are_alike(serve: Serve, headers: dict[str,
         ("POST", "/v1/chat/completions"),
     ]
 
-    async def main() -> None:
-        server = serve(api_key=KEY, most_bytes=10)
-        async with server.client() as client:
-            answers = [
-                await client.request(method, path, headers=headers, content=b"a" * 100)
-                for method, path in requests
-            ]
-            assert {answer.status_code for answer in answers} == {401}
-            assert len({answer.content for answer in answers}) == 1
-            error = answers[0].json()["error"]
-            assert "expected Bearer" in error["message"] and error["param"] is None
-            for path in ("/", "/health"):
-                assert (await client.get(path, headers=headers)).status_code == 200
-        assert not server.batch.has_work
-
-    asyncio.run(main())
+    server = serve(api_key=KEY, most_bytes=10)
+    answers = [server.ask(*x, headers=headers, content=b"a" * 100) for x in requests]
+    assert {answer.status_code for answer in answers} == {401}
+    assert len({answer.content for answer in answers}) == 1
+    error = answers[0].json()["error"]
+    assert "expected Bearer" in error["message"] and error["param"] is None
+    for path in ("/", "/health"):
+        assert server.ask("GET", path, headers=headers).status_code == 200
+    assert not server.batch.has_work
 
 
 def test_the_key_opens(serve: Serve) -> None:
-    async def main() -> None:
-        async with serve(api_key=KEY).client() as client:
-            client.headers.update(bearer(KEY))  # type: ignore[arg-type]
-            assert (await complete(client, prompt="abc"))["choices"]
-            assert (await client.get("/nothing")).status_code == 404
-
-    asyncio.run(main())
+    server, headers = serve(api_key=KEY), bearer(KEY)
+    answer = server.ask("POST", "/v1/completions", headers=headers, json={"prompt": "abc"})
+    assert content_of(answer)["choices"]
+    assert server.ask("GET", "/nothing", headers=headers).status_code == 404
 
 
 @pytest.mark.parametrize("key", ["", " ", "a ", "a\n"])
@@ -73,22 +63,17 @@ def test_a_key_that_cannot_be_sent_is_refused(key: str) -> None:
 def test_pages_of_allowed_origins_may_ask(serve: Serve) -> None:
     asks = {"access-control-request-method": "POST", "access-control-request-headers": "a"}
 
-    async def allowed(client: httpx2.AsyncClient, method: str, origin: str) -> Any:
-        headers = {"origin": origin, **asks}
-        answer = await client.request(method, "/v1/completions", headers=headers)
+    def allowed(server: Server, method: str, origin: str) -> Any:
+        answer = server.ask(method, "/v1/completions", headers={"origin": origin, **asks})
         return answer.headers.get("access-control-allow-origin")
 
-    async def main() -> None:
-        origin = "https://example.org"
-        async with serve(api_key=KEY, allowed_origins=[origin]).client() as client:
-            # A browser asks without the key first, and reads why it was refused.
-            for method in ("OPTIONS", "POST"):
-                assert await allowed(client, method, origin) == origin
-                assert await allowed(client, method, "https://example.com") is None
-        async with serve().client() as client:
-            assert await allowed(client, "OPTIONS", origin) is None
-
-    asyncio.run(main())
+    origin = "https://example.org"
+    server = serve(api_key=KEY, allowed_origins=[origin])
+    # A browser asks without the key first, and reads why it was refused.
+    for method in ("OPTIONS", "POST"):
+        assert allowed(server, method, origin) == origin
+        assert allowed(server, method, "https://example.com") is None
+    assert allowed(serve(), "OPTIONS", origin) is None
 
 
 def test_a_proxy_may_take_off_a_prefix(serve: Serve) -> None:

@@ -89,16 +89,12 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 def test_a_wrong_chat_is_one_sentence(serve: Serve) -> None:
-    async def main() -> None:
-        server = serve(make_batch(), chat=JOINED, most_prompt=1000)
-        async with server.client() as client:
-            for fields, field in WRONG:
-                answer = await client.post("/v1/chat/completions", json=fields)
-                error = answer.json()["error"]
-                assert answer.status_code == 400 and error["param"] == field, fields
-                assert error["message"].startswith(f"{field}: ") and "\n" not in error["message"]
-
-    asyncio.run(main())
+    server = serve(make_batch(), chat=JOINED, most_prompt=1000)
+    for fields, field in WRONG:
+        answer = server.ask("POST", "/v1/chat/completions", json=fields)
+        error = answer.json()["error"]
+        assert answer.status_code == 400 and error["param"] == field, fields
+        assert error["message"].startswith(f"{field}: ") and "\n" not in error["message"]
 
 
 @pytest.mark.parametrize(
@@ -147,15 +143,9 @@ def test_an_answer_ends_at_the_end_of_a_text(serve: Serve) -> None:
     batch = make_batch()
     batch.decoder.tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(table, "a"))
     template = ChatTemplate(JOINED.source, {"eos_token": "</s>"})
-
-    async def main() -> dict[str, Any]:
-        async with serve(batch, chat=template).client() as client:
-            body = {"messages": [{"role": "user", "content": "a"}], "seed": 1}
-            answer = await client.post("/v1/chat/completions", json=body)
-            choice: dict[str, Any] = answer.json()["choices"][0]
-            return choice
-
-    choice = asyncio.run(main())
+    body = {"messages": [{"role": "user", "content": "a"}], "seed": 1}
+    answer = serve(batch, chat=template).ask("POST", "/v1/chat/completions", json=body)
+    (choice,) = answer.json()["choices"]
     assert (
         choice["finish_reason"] == "stop" and choice["tokens"].index(0) == len(choice["tokens"]) - 1
     )

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from linattn_models.serving import create_app
 from linattn_models.serving.fields import CompletionFields
-from tests.serving.clients import Server, complete, make_batch, make_model, read_events
+from tests.serving.clients import Server, complete, make_batch, make_model
 
 Serve = Callable[..., Server]
 
@@ -27,13 +27,8 @@ def expected_tokens(length: int, **settings: Any) -> list[list[int]]:
 
 
 def test_an_answer_has_the_tokens_that_generate_draws(serve: Serve) -> None:
-    async def main() -> dict[str, Any]:
-        async with serve(name="tiny").client() as client:
-            return await complete(
-                client, model="tiny", prompt="abc", max_tokens=20, seed=7, n=3, temperature=0.8
-            )
-
-    answer = asyncio.run(main())
+    fields = {"model": "tiny", "prompt": "abc", "max_tokens": 20, "seed": 7}
+    answer = serve(name="tiny").complete(**fields, n=3, temperature=0.8)
     rows = expected_tokens(20, seeds=7, num_samples=3, temperature=0.8)
     assert [choice["tokens"] for choice in answer["choices"]] == rows
     assert [choice["text"] for choice in answer["choices"]] == make_model().decode(rows)
@@ -44,13 +39,9 @@ def test_an_answer_has_the_tokens_that_generate_draws(serve: Serve) -> None:
 
 
 def test_all_samples_come_over_one_connection(serve: Serve) -> None:
-    async def main() -> list[dict[str, Any]]:
-        async with serve().client() as client:
-            return await read_events(client, prompt="abc", max_tokens=20, seed=7, n=8)
-
     rows: dict[int, list[int]] = {}
     texts: dict[int, str] = {}
-    for part in asyncio.run(main()):
+    for part in serve().stream(prompt="abc", max_tokens=20, seed=7, n=8):
         assert len(part["choices"]) == 1
         for choice in part["choices"]:
             rows.setdefault(choice["index"], []).extend(choice["tokens"])
@@ -65,27 +56,23 @@ def test_all_samples_come_over_one_connection(serve: Serve) -> None:
 )
 def test_each_prompt_of_a_list_is_continued(serve: Serve, prompts: list[Any]) -> None:
     fields: dict[str, Any] = {"max_tokens": 6, "seed": 5, "n": 2}
-
-    async def main() -> None:
-        async with serve(queue=3).client() as client:
-            alone = [await complete(client, prompt=prompt, **fields) for prompt in prompts]
-            choices = [choice for one in alone for choice in one["choices"]]
-            many = await complete(client, prompt=prompts, echo=True, **fields)
-            assert [x["tokens"] for x in many["choices"]] == [x["tokens"] for x in choices]
-            assert [x["index"] for x in many["choices"]] == list(range(6))
-            begins = ["abc", "abc", "b", "b", "", ""]
-            texts = [begin + x["text"] for begin, x in zip(begins, choices, strict=True)]
-            assert [x["text"] for x in many["choices"]] == texts
-            usage = {"prompt_tokens": 4, "completion_tokens": 36, "total_tokens": 40}
-            assert many["usage"] == usage
-            fields["stream_options"] = {"include_usage": True}
-            *parts, last = await read_events(client, prompt=prompts, echo=True, **fields)
-            assert last["choices"] == [] and last["usage"] == usage
-            for index, text in enumerate(texts):
-                own = [x for part in parts for x in part["choices"] if x["index"] == index]
-                assert "".join(x["text"] for x in own) == text
-
-    asyncio.run(main())
+    server = serve(queue=3)
+    alone = [server.complete(prompt=prompt, **fields) for prompt in prompts]
+    choices = [choice for one in alone for choice in one["choices"]]
+    many = server.complete(prompt=prompts, echo=True, **fields)
+    assert [x["tokens"] for x in many["choices"]] == [x["tokens"] for x in choices]
+    assert [x["index"] for x in many["choices"]] == list(range(6))
+    begins = ["abc", "abc", "b", "b", "", ""]
+    texts = [begin + x["text"] for begin, x in zip(begins, choices, strict=True)]
+    assert [x["text"] for x in many["choices"]] == texts
+    usage = {"prompt_tokens": 4, "completion_tokens": 36, "total_tokens": 40}
+    assert many["usage"] == usage
+    fields["stream_options"] = {"include_usage": True}
+    *parts, last = server.stream(prompt=prompts, echo=True, **fields)
+    assert last["choices"] == [] and last["usage"] == usage
+    for index, text in enumerate(texts):
+        own = [x for part in parts for x in part["choices"] if x["index"] == index]
+        assert "".join(x["text"] for x in own) == text
 
 
 def test_what_asks_for_nothing_changes_nothing(serve: Serve) -> None:
@@ -102,15 +89,11 @@ def test_what_asks_for_nothing_changes_nothing(serve: Serve) -> None:
         "n": 1,
     }
     fields = {"prompt": ["abc"], "seed": 1}
-
-    async def main() -> list[list[int]]:
-        async with serve().client() as client:
-            bodies = [fields, {**off, **fields}, {**dict.fromkeys(off), **fields}]
-            bodies.append({**fields, "max_tokens": None, "temperature": None, "logprobs": None})
-            answers = [await complete(client, **body) for body in bodies]
-            return [answer["choices"][0]["tokens"] for answer in answers]
-
-    assert asyncio.run(main()) == [expected_tokens(16, seeds=1)[0]] * 4
+    bodies = [fields, {**off, **fields}, {**dict.fromkeys(off), **fields}]
+    bodies.append({**fields, "max_tokens": None, "temperature": None, "logprobs": None})
+    server = serve()
+    for body in bodies:
+        assert server.complete(**body)["choices"][0]["tokens"] == expected_tokens(16, seeds=1)[0]
 
 
 def test_nobody_gets_the_tokens_of_others(serve: Serve) -> None:
@@ -131,11 +114,8 @@ def test_nobody_gets_the_tokens_of_others(serve: Serve) -> None:
 
 
 def test_a_stop_token_ends_a_sequence(serve: Serve) -> None:
-    async def main() -> dict[str, Any]:
-        async with serve().client() as client:
-            return await complete(client, prompt="abc", seed=1, max_tokens=200, stop_tokens=2)
-
-    choice = asyncio.run(main())["choices"][0]
+    answer = serve().complete(prompt="abc", seed=1, max_tokens=200, stop_tokens=2)
+    choice = answer["choices"][0]
     assert choice["finish_reason"] == "stop"
     assert choice["tokens"].index(2) == len(choice["tokens"]) - 1
 
@@ -143,12 +123,8 @@ def test_a_stop_token_ends_a_sequence(serve: Serve) -> None:
 def test_a_stop_string_ends_a_sequence(serve: Serve) -> None:
     text = make_model().decode(expected_tokens(20, seeds=1))[0]
     fields = {"prompt": "abc", "seed": 1, "max_tokens": 20, "stop": ["?", text[7:9]]}
-
-    async def main() -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        async with serve().client() as client:
-            return await complete(client, **fields), await read_events(client, **fields)
-
-    whole, parts = asyncio.run(main())
+    server = serve()
+    whole, parts = server.complete(**fields), server.stream(**fields)
     choice = whole["choices"][0]
     assert choice["finish_reason"] == "stop"
     assert choice["text"] == text[: text.index(text[7:9])]
@@ -159,19 +135,14 @@ def test_a_stop_string_ends_a_sequence(serve: Serve) -> None:
 
 @pytest.mark.parametrize("as_bytes", [False, True])
 def test_a_state_is_continued(serve: Serve, as_bytes: bool) -> None:
-    async def main() -> tuple[list[int], list[int]]:
-        async with serve().client() as client:
-            first = await complete(client, prompt="abc", max_tokens=9, seed=1, return_state=True)
-            state = first["choices"][0]["state"]
-            fields = {"state": state}
-            if as_bytes:
-                content = (await client.get(f"/v1/states/{state}")).content
-                fields = {"state_bytes": base64.b64encode(content).decode()}
-            second = await complete(client, max_tokens=9, seed=1, **fields)
-            return first["choices"][0]["tokens"], second["choices"][0]["tokens"]
-
-    first, second = asyncio.run(main())
-    assert first + second == expected_tokens(18, seeds=1)[0]
+    server = serve()
+    (first,) = server.complete(prompt="abc", max_tokens=9, seed=1, return_state=True)["choices"]
+    fields = {"state": first["state"]}
+    if as_bytes:
+        content = server.ask("GET", f"/v1/states/{first['state']}").content
+        fields = {"state_bytes": base64.b64encode(content).decode()}
+    (second,) = server.complete(max_tokens=9, seed=1, **fields)["choices"]
+    assert first["tokens"] + second["tokens"] == expected_tokens(18, seeds=1)[0]
 
 
 def test_prompt_and_texts_are_the_decoded_whole(serve: Serve) -> None:
@@ -184,42 +155,32 @@ def test_prompt_and_texts_are_the_decoded_whole(serve: Serve) -> None:
     batch = make_batch()
     batch.decoder.tokenizer = tokenizer
     fields = {"max_tokens": 6, "return_state": True, "seed": 3}
-
-    async def main() -> None:
-        async with serve(batch).client() as client:
-            first = (await complete(client, prompt="a b", n=2, **fields))["choices"][1]
-            parts = await read_events(client, state=first["state"], **fields)
-            streamed = [choice for part in parts for choice in part["choices"]]
-            tokens = first["tokens"] + [token for x in streamed for token in x["tokens"]]
-            text = "a b" + first["text"] + "".join(x["text"] for x in streamed)
-            assert text == tokenizer.decode(tokenizer.encode("a b").ids + tokens)
-            for prompt in ({"prompt": "a b"}, {"prompt": "b", "state": first["state"]}):
-                free = await complete(client, **prompt, **fields)
-                text = free["choices"][0]["text"]
-                one = await complete(client, stop=text[2:4], **prompt, **fields)
-                assert text[0] == " " and one["choices"][0]["text"] == text[: text.index(text[2:4])]
-
-    asyncio.run(main())
+    server = serve(batch)
+    first = server.complete(prompt="a b", n=2, **fields)["choices"][1]
+    parts = server.stream(state=first["state"], **fields)
+    streamed = [choice for part in parts for choice in part["choices"]]
+    tokens = first["tokens"] + [token for x in streamed for token in x["tokens"]]
+    text = "a b" + first["text"] + "".join(x["text"] for x in streamed)
+    assert text == tokenizer.decode(tokenizer.encode("a b").ids + tokens)
+    for prompt in ({"prompt": "a b"}, {"prompt": "b", "state": first["state"]}):
+        text = server.complete(**prompt, **fields)["choices"][0]["text"]
+        one = server.complete(stop=text[2:4], **prompt, **fields)
+        assert text[0] == " " and one["choices"][0]["text"] == text[: text.index(text[2:4])]
 
 
 def test_the_server_tells_about_itself(serve: Serve) -> None:
-    async def main() -> tuple[Any, str, str]:
-        async with serve(name="tiny").client() as client:
-            await complete(client, prompt="abc", max_tokens=5, n=2)
-            await read_events(client, prompt="abc", max_tokens=5)
-            models = (await client.get("/v1/models")).json()
-            assert (await client.get("/v1/models/tiny")).json() == models["data"][0]
-            assert (await client.get("/v1/models/an/other")).status_code == 404
-            for route in ("/health", "/v1/models", "/v1/models/tiny"):
-                assert (await client.head(route)).status_code == 200
-            health = (await client.get("/health")).text
-            return models, health, (await client.get("/metrics")).text
-
-    models, health, metrics = asyncio.run(main())
-    assert [model["id"] for model in models["data"]] == ["tiny"]
+    server = serve(name="tiny")
+    server.complete(prompt="abc", max_tokens=5, n=2)
+    server.stream(prompt="abc", max_tokens=5)
+    (model,) = server.ask("GET", "/v1/models").json()["data"]
+    assert server.ask("GET", "/v1/models/tiny").json() == model
+    assert server.ask("GET", "/v1/models/an/other").status_code == 404
+    for route in ("/health", "/v1/models", "/v1/models/tiny"):
+        assert server.ask("HEAD", route).status_code == 200
     state = make_model().generate(prefix=["abc"], length=4, return_state=True)[1]
-    assert models["data"][0]["state_bytes"] == state.nbytes
-    assert health == '{"status":"ok"}'
+    assert (model["id"], model["state_bytes"]) == ("tiny", state.nbytes)
+    assert server.ask("GET", "/health").text == '{"status":"ok"}'
+    metrics = server.ask("GET", "/metrics").text
     for line in (
         "linattn_prompt_tokens_total 6.0",
         "linattn_generated_tokens_total 15.0",
@@ -276,18 +237,15 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 def test_a_wrong_field_is_named(serve: Serve) -> None:
-    async def main() -> None:
-        async with serve().client() as client:
-            for fields, field in WRONG:
-                response = await client.post("/v1/completions", json={"prompt": "abc", **fields})
-                error, unknown = response.json()["error"], field == "model"
-                assert response.status_code == (404 if unknown else 400), fields
-                assert error["code"] == ("model_not_found" if unknown else None)
-                assert error["param"] == field and error["type"] == "invalid_request_error"
-                assert error["message"].startswith(f"{field}: ")
-            assert (await complete(client, prompt="abc", max_tokens=1))["choices"]
-
-    asyncio.run(main())
+    server = serve()
+    for fields, field in WRONG:
+        response = server.ask("POST", "/v1/completions", json={"prompt": "abc", **fields})
+        error, unknown = response.json()["error"], field == "model"
+        assert response.status_code == (404 if unknown else 400), fields
+        assert error["code"] == ("model_not_found" if unknown else None)
+        assert error["param"] == field and error["type"] == "invalid_request_error"
+        assert error["message"].startswith(f"{field}: ")
+    assert server.complete(prompt="abc", max_tokens=1)["choices"]
 
 
 @pytest.mark.parametrize(
@@ -346,16 +304,10 @@ def send(
     server: Server, method: str, path: str, body: bytes = b"", kind: str = "application/json"
 ) -> dict[str, Any]:
     """The error that answers a request."""
-
-    async def main() -> dict[str, Any]:
-        async with server.client() as client:
-            headers = {"content-type": kind}
-            response = await client.request(method, path, content=body, headers=headers)
-            assert 400 <= response.status_code < 500
-            error: dict[str, Any] = response.json()["error"]
-            return error
-
-    return asyncio.run(main())
+    response = server.ask(method, path, content=body, headers={"content-type": kind})
+    assert 400 <= response.status_code < 500
+    error: dict[str, Any] = response.json()["error"]
+    return error
 
 
 @pytest.mark.parametrize(
@@ -399,21 +351,17 @@ def test_a_request_that_comes_while_the_server_stops_is_refused(serve: Serve) ->
 
 @pytest.mark.parametrize("declared", [True, False])
 def test_a_large_body_is_refused(serve: Serve, declared: bool) -> None:
-    async def main() -> int:
-        async def parts() -> Any:
-            yield b'{"prompt": "'
-            for _ in range(100):
-                yield b"a" * 100
+    async def parts() -> Any:
+        yield b'{"prompt": "'
+        for _ in range(100):
+            yield b"a" * 100
 
-        async with serve(most_bytes=1000).client() as client:
-            content: Any = b"a" * 2000 if declared else parts()
-            headers = {"content-type": "application/json"}
-            response = await client.post("/v1/completions", content=content, headers=headers)
-            metrics = (await client.get("/metrics")).text
-            assert 'linattn_responses_total{status="413"} 1.0' in metrics
-            return response.status_code
-
-    assert asyncio.run(main()) == 413
+    server, headers = serve(most_bytes=1000), {"content-type": "application/json"}
+    content: Any = b"a" * 2000 if declared else parts()
+    answer = server.ask("POST", "/v1/completions", content=content, headers=headers)
+    assert answer.status_code == 413
+    metrics = server.ask("GET", "/metrics").text
+    assert 'linattn_responses_total{status="413"} 1.0' in metrics
 
 
 def test_a_full_queue_refuses_and_the_others_go_on(serve: Serve) -> None:

@@ -15,7 +15,7 @@ from linattn_core.decoder_spec import CannotCompile
 from linattn_models import ContinuousBatch, Request, TokenLogprobs, compile_decoder
 from linattn_models.serving import ChatTemplate
 from linattn_models.serving.logprobs import Words
-from tests.serving.clients import Server, complete, make_batch, make_model, read_events
+from tests.serving.clients import Server, complete, make_batch, make_model
 
 Serve = Callable[..., Server]
 FIELDS: dict[str, Any] = {"prompt": "abc", "max_tokens": 12, "seed": 3, "temperature": 0.5}
@@ -32,14 +32,9 @@ def reference(tokens: list[int]) -> torch.Tensor:
 
 def test_a_completion_has_those_of_the_model(serve: Serve) -> None:
     """Not those of the temperature and the filters."""
-
-    async def main() -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        async with serve().client() as client:
-            fields = {**FIELDS, "top_k": 2, "logprobs": 3, "n": 2}
-            whole = await complete(client, **fields)
-            return whole, await read_events(client, **fields)
-
-    whole, parts = asyncio.run(main())
+    fields = {**FIELDS, "top_k": 2, "logprobs": 3, "n": 2}
+    server = serve()
+    whole, parts = server.complete(**fields), server.stream(**fields)
     for choice in whole["choices"]:
         tokens, own = choice["tokens"], choice["logprobs"]
         logs = reference(tokens)
@@ -59,17 +54,12 @@ def test_a_completion_has_those_of_the_model(serve: Serve) -> None:
 
 def test_a_chat_has_the_same_in_another_form(serve: Serve) -> None:
     messages = [{"role": "user", "content": "abc"}]
-
-    async def main() -> tuple[Any, Any]:
-        template = ChatTemplate("{{ messages[0].content }}")
-        async with serve(chat=template).client() as client:
-            plain = await complete(client, **FIELDS, logprobs=2)
-            fields = {**FIELDS, "messages": messages, "logprobs": True, "top_logprobs": 2}
-            del fields["prompt"]
-            answer = await client.post("/v1/chat/completions", json=fields)
-            return plain["choices"][0]["logprobs"], answer.json()["choices"][0]["logprobs"]
-
-    plain, chat = asyncio.run(main())
+    server = serve(chat=ChatTemplate("{{ messages[0].content }}"))
+    plain = server.complete(**FIELDS, logprobs=2)["choices"][0]["logprobs"]
+    fields = {**FIELDS, "messages": messages, "logprobs": True, "top_logprobs": 2}
+    del fields["prompt"]
+    answer = server.ask("POST", "/v1/chat/completions", json=fields)
+    chat = answer.json()["choices"][0]["logprobs"]
     assert [x["token"] for x in chat["content"]] == plain["tokens"]
     assert [x["logprob"] for x in chat["content"]] == plain["token_logprobs"]
     for x, top in zip(chat["content"], plain["top_logprobs"], strict=True):
@@ -95,13 +85,9 @@ def test_wrong_numbers_are_named(
     if path.startswith("chat"):
         prompt = {"messages": [{"role": "user", "content": "abc"}]}  # type: ignore[dict-item]
 
-    async def main() -> Any:
-        async with serve().client() as client:
-            answer = await client.post(f"/v1/{path}", json={**prompt, **fields})
-            assert answer.status_code == 400, answer.text
-            return answer.json()["error"]
-
-    error = asyncio.run(main())
+    answer = serve().ask("POST", f"/v1/{path}", json={**prompt, **fields})
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
     assert error["param"] == field and error["message"].startswith(f"{field}: ")
 
 
@@ -109,12 +95,7 @@ def test_a_token_that_is_impossible_can_be_sent(serve: Serve) -> None:
     batch = make_batch()
     with torch.no_grad():
         batch.decoder.output.bias[1:] = -math.inf
-
-    async def main() -> Any:
-        async with serve(batch).client() as client:
-            return (await complete(client, **FIELDS, logprobs=2))["choices"][0]["logprobs"]
-
-    logprobs = asyncio.run(main())
+    logprobs = serve(batch).complete(**FIELDS, logprobs=2)["choices"][0]["logprobs"]
     assert json.dumps(logprobs, allow_nan=False)
     assert (
         set(logprobs["token_logprobs"]) == {0.0} and -9999.0 in logprobs["top_logprobs"][0].values()
@@ -192,33 +173,26 @@ def make_compiled_batch() -> ContinuousBatch:
 
 def test_a_prompt_alone_is_scored(serve: Serve) -> None:
     """max_tokens of 0, whole and streamed, also after a state."""
-
-    async def main() -> None:
-        async with serve().client() as client:
-            fields: dict[str, Any] = {"echo": True, "max_tokens": 0, "logprobs": 2, "n": 2}
-            fields |= {"prompt": ["abc", "abcdefgh " * 9], "stop": ["a", "b", "c", "d", "e"]}
-            whole = await complete(client, **fields)
-            assert whole["usage"]["completion_tokens"] == 0
-            parts = await read_events(client, **fields)
-            for choice in whole["choices"]:
-                prompt = fields["prompt"][choice["index"] // 2]
-                assert choice["text"] == prompt and choice["tokens"] == []
-                assert choice["finish_reason"] == "length"
-                known = prompt_reference(make_model().tokenizer.encode(prompt))
-                assert choice["logprobs"]["token_logprobs"][1:] == pytest.approx(known, abs=1e-4)
-                (own,) = [
-                    x for part in parts for x in part["choices"] if x["index"] == choice["index"]
-                ]
-                assert own == choice
-            begun = await complete(client, prompt="abc", max_tokens=3, seed=1, return_state=True)
-            (choice,) = begun["choices"]
-            fields |= {"prompt": "de", "state": choice["state"], "n": 1}
-            answer = (await complete(client, **fields))["choices"][0]["logprobs"]
-            known = prompt_reference([0, 1, 2, *choice["tokens"], 3, 4])[-1]
-            assert answer["token_logprobs"] == [None, pytest.approx(known, abs=1e-4)]
-            for wrong in ({}, {"echo": True, "return_state": True}):
-                body = {"prompt": "abc", "max_tokens": 0, **wrong}
-                answer = await client.post("/v1/completions", json=body)
-                assert answer.json()["error"]["param"] == "max_tokens"
-
-    asyncio.run(main())
+    server = serve()
+    fields: dict[str, Any] = {"echo": True, "max_tokens": 0, "logprobs": 2, "n": 2}
+    fields |= {"prompt": ["abc", "abcdefgh " * 9], "stop": ["a", "b", "c", "d", "e"]}
+    whole, parts = server.complete(**fields), server.stream(**fields)
+    assert whole["usage"]["completion_tokens"] == 0
+    for choice in whole["choices"]:
+        prompt = fields["prompt"][choice["index"] // 2]
+        assert choice["text"] == prompt and choice["tokens"] == []
+        assert choice["finish_reason"] == "length"
+        known = prompt_reference(make_model().tokenizer.encode(prompt))
+        assert choice["logprobs"]["token_logprobs"][1:] == pytest.approx(known, abs=1e-4)
+        streamed = [x for part in parts for x in part["choices"]]
+        assert [x for x in streamed if x["index"] == choice["index"]] == [choice]
+    begun = server.complete(prompt="abc", max_tokens=3, seed=1, return_state=True)
+    (choice,) = begun["choices"]
+    fields |= {"prompt": "de", "state": choice["state"], "n": 1}
+    answer = server.complete(**fields)["choices"][0]["logprobs"]
+    known = prompt_reference([0, 1, 2, *choice["tokens"], 3, 4])[-1]
+    assert answer["token_logprobs"] == [None, pytest.approx(known, abs=1e-4)]
+    for wrong in ({}, {"echo": True, "return_state": True}):
+        body = {"prompt": "abc", "max_tokens": 0, **wrong}
+        refused = server.ask("POST", "/v1/completions", json=body).json()
+        assert refused["error"]["param"] == "max_tokens"
