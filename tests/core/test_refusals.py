@@ -92,16 +92,6 @@ WRONG_VALUES: list[Changes] = [
 ]
 
 
-@pytest.mark.parametrize("changes", WRONG_TYPES, ids=first_name)
-def test_a_call_with_a_wrong_type(changes: Changes) -> None:
-    check_refusal(attend, TypeError, changes)
-
-
-@pytest.mark.parametrize("changes", WRONG_VALUES, ids=first_name)
-def test_a_call_with_a_wrong_value(changes: Changes) -> None:
-    check_refusal(attend, ValueError, changes)
-
-
 @pytest.mark.parametrize("bounds", [[0, 3], [1, 5], [0, 4, 2, 5], []], ids=str)
 def test_bounds_of_packed_sequences(bounds: list[int]) -> None:
     q, v = torch.randn(1, 3, 5, 4), torch.randn(1, 3, 5, 6)
@@ -158,14 +148,19 @@ STEPS_OF_WRONG_VALUES: list[Changes] = [
 ]
 
 
-@pytest.mark.parametrize("changes", STEPS_OF_WRONG_TYPES, ids=first_name)
-def test_a_step_with_a_wrong_type(changes: Changes) -> None:
-    check_refusal(take_step, TypeError, changes)
+REFUSED = [
+    *((attend, TypeError, x) for x in WRONG_TYPES),
+    *((attend, ValueError, x) for x in WRONG_VALUES),
+    *((take_step, TypeError, x) for x in STEPS_OF_WRONG_TYPES),
+    *((take_step, ValueError, x) for x in STEPS_OF_WRONG_VALUES),
+]
 
 
-@pytest.mark.parametrize("changes", STEPS_OF_WRONG_VALUES, ids=first_name)
-def test_a_step_with_a_wrong_value(changes: Changes) -> None:
-    check_refusal(take_step, ValueError, changes)
+@pytest.mark.parametrize(("call", "error", "changes"), REFUSED)
+def test_the_first_argument_that_is_wrong_is_named(
+    call: Any, error: type[Exception], changes: Changes
+) -> None:
+    check_refusal(call, error, changes)
 
 
 @pytest.mark.parametrize(

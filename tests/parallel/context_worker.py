@@ -88,6 +88,12 @@ def with_gradients(call: dict[str, Any]) -> dict[str, Any]:
     return {**call, **new, **state}
 
 
+def gradients_of(loss: Tensor, call: dict[str, Any]) -> dict[str, Tensor]:
+    leaves = leaves_of(call)
+    gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
+    return dict(zip(leaves, gradients, strict=True))
+
+
 def cut(call: dict[str, Any], low: int, high: int) -> dict[str, Any]:
     """The part of a call from position low to high."""
     part = dict(call)
@@ -134,14 +140,7 @@ def check_case(rank: int, ranks: int, seed: int, dtype: torch.dtype, mesh: Devic
         (wanted[k] * weights[k]).sum() * (ranks * (ranks + 1) / 2 if "final" in k else 1)
         for k in wanted
     )
-    all_leaves = leaves_of(whole)
-    expected = dict(
-        zip(
-            all_leaves,
-            torch.autograd.grad(total, list(all_leaves.values()), materialize_grads=True),
-            strict=True,
-        )
-    )
+    expected = gradients_of(total, whole)
 
     part = with_gradients(cut(call, low, high))
     ours = results_of(context_parallel_attention(**part, mesh=mesh), call)
@@ -152,15 +151,7 @@ def check_case(rank: int, ranks: int, seed: int, dtype: torch.dtype, mesh: Devic
         (x * (weights[k] * (rank + 1) if "final" in k else weights[k][:, :, low:high])).sum()
         for k, x in ours.items()
     )
-    leaves = leaves_of(part)
-    gradients = dict(
-        zip(
-            leaves,
-            torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True),
-            strict=True,
-        )
-    )
-    for name, gradient in gradients.items():
+    for name, gradient in gradients_of(loss, part).items():
         target = expected[name]
         if name in ("s", "z"):
             dist.all_reduce(gradient)

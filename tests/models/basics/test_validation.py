@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linattn_models import (
-    AutoregressiveTransformer,
     Categorical,
     Lsh,
     MixtureOfLogistics,
@@ -21,7 +20,6 @@ from linattn_models import (
 )
 from linattn_models.basics.validation import at_least
 from linattn_models.ctc import CTCBiLSTMConfig, CTCTransformerConfig
-from tests.models.tiny import seeded, tiny_config
 
 KINDS = (int, np.int64, np.uint8, torch.tensor)
 kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -73,15 +71,3 @@ def test_a_configuration_holds_ints(config: Any, sizes: dict[str, int], kind: An
         assert json.loads(json.dumps(made.to_dict())) == json.loads(
             json.dumps(config(**sizes).to_dict())
         )
-
-
-@kinds
-def test_models_and_generation_take_every_integer(kind: Any) -> None:
-    model = AutoregressiveTransformer(tiny_config(), kind(7), kind(9)).eval()
-    assert (type(model.max_length), model.max_length, model.head) == (int, 9, Categorical(7))
-    state = model.transformer.initial_state(kind(2), max_length=kind(5))
-    assert (type(state.max_length), state.max_length, state.batch) == (int, 5, 2)
-    sizes = {"batch": 2, "length": 6, "num_samples": 2, "top_k": 3}
-    expected = model.generate(**sizes, generator=seeded())
-    others = {name: kind(size) for name, size in sizes.items()}
-    assert torch.equal(model.generate(**others, generator=seeded()), expected)

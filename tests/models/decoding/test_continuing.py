@@ -23,8 +23,6 @@ from linattn_models import (
 from linattn_models.attention import Attention
 from tests.models.tiny import STEPPING, ints, random_tokens, tiny_model, tiny_transformer, vectors
 
-ROOM = 12
-
 
 def same(one: DecodingState, other: DecodingState) -> None:
     """Equal up to the position of each row."""
@@ -36,22 +34,6 @@ def same(one: DecodingState, other: DecodingState) -> None:
                     torch.testing.assert_close(a[row, :, :position], b[row, :, :position])
             else:
                 torch.testing.assert_close(a, b)
-
-
-def test_parts_are_the_whole(attention: str) -> None:
-    """With groups; tests/models/basics/test_packing.py has the other options."""
-    model = tiny_transformer(attention, num_kv_heads=1)
-    x = vectors(2, 9)
-    with torch.no_grad():
-        whole = model(x)
-        y, state = model.prefill(x[:, :2], max_length=ROOM)
-        outputs = [y]
-        for start, end in ((2, 5), (5, 6), (6, 6), (6, 8)):
-            y, state = model.prefill(x[:, start:end], state=state)
-            outputs.append(y)
-        assert state.position == 8 and state.max_length == ROOM
-        torch.testing.assert_close(torch.cat(outputs, 1), whole[:, :8])
-        torch.testing.assert_close(model.step(x[:, 8], state)[0], whole[:, 8])
 
 
 def test_cat_and_split_are_inverse(attention: str) -> None:

@@ -44,19 +44,6 @@ def test_the_same_seed_draws_the_models_own_tokens(
 
 
 @heads
-def test_forced_prefixes_of_different_lengths(compiled: Kind, head: Head) -> None:
-    model = long_model(head).to(compiled.device)
-    lengths = torch.tensor([6, 0, 3], device=compiled.device)
-    fields: dict[str, Any] = {"prefix": compiled.tokens(model, 3, 6), "prefix_lengths": lengths}
-    eager = model.generate(**fields, generator=compiled.seeded(), decoder="eager")
-    decoder = compiled.decoder(model)
-    drawn = model.generate(**fields, generator=compiled.seeded(), decoder=decoder)
-    assert torch.equal(drawn, eager)
-    for row, length in enumerate(lengths.tolist()):
-        assert torch.equal(eager[row, :length], fields["prefix"][row, :length])
-
-
-@heads
 @torch.no_grad()
 def test_a_step_that_samples_is_a_step_and_a_sample_at_any_temperature(
     compiled: Kind, head: Head

@@ -169,20 +169,6 @@ def test_a_penalty_makes_the_tokens_so_far_less_likely() -> None:
     assert free.tolist() == [[5, 5, 0, 0], [0, 1, 2, -1]]
 
 
-def test_lengths_of_each_row(attention: str) -> None:
-    model = tiny_model(attention)
-    prompts = [[1, 2], [3], [4, 5, 6]]
-    fields: dict[str, Any] = {"temperature": 0.0, "method": "stateful"}
-    tokens, state = model.generate(prefix=prompts, length=[4, 7, 3], return_state=True, **fields)
-    assert (tokens >= 0).sum(1).tolist() == [4, 7, 3]
-    more = model.generate(state=state, max_new_tokens=torch.tensor([2, 1, 3]), **fields)
-    for row, (length, new) in enumerate(((4, 2), (7, 1), (3, 3))):
-        whole = model.generate(prefix=prompts[row : row + 1], length=length + new, **fields)[0]
-        assert torch.equal(torch.cat([tokens[row, :length], more[row, :new]]), whole)
-    complete = model.generate(prefix=[[1, 2], [3]], length=[2, 1])
-    assert complete.tolist() == [[1, 2], [3, -1]]
-
-
 def test_a_row_at_the_last_position_ends_beside_others(kind: Kind) -> None:
     model = long_model().to(kind.device)
     decoder = kind.decoder(model)
