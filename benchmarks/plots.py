@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.results import CaseResult, Ratio
 from benchmarks.series import by_series, gains_over, points
@@ -21,11 +22,11 @@ def plot_theme(path: Path, theme: str, results: Mapping[str, CaseResult]) -> Pat
             label, panels = f"times as fast as {RIVAL}", [Panel("length", curves)]
         else:
             label, panels = "seconds", [_times_panel(*each) for each in series.items()]
-        level = 1.0 if theme == "crossover" else None
-        return plot_panels(path, panels, ylabel=label, log_scale=True, log_x=True, level=level)
+        by_heads: dict[str, Any] = {"level": 1.0, "hue": _dim} if theme == "crossover" else {}
+        return plot_panels(path, panels, ylabel=label, log_scale=True, log_x=True, **by_heads)
     bars = {
         # The theme is the document's title.
-        f"{name.partition('/')[2]}: {ratio.denominator} / {ratio.numerator}": ratio.value.median
+        f"{name.partition('/')[2]}:\n{ratio.denominator} / {ratio.numerator}": ratio.value.median
         for name, ratio in leading_ratios(results)
     }
     return plot_bars(path, bars, "times as fast") if bars else None
@@ -56,6 +57,11 @@ def _heads(series: str) -> str:
         return series
     width, heads = shape.groups()
     return f"{heads} head{'s' * (heads != '1')} of {width}"
+
+
+def _dim(heads: str) -> str:
+    """The size of the heads, whose curves have one hue."""
+    return heads.rpartition(" of ")[2]
 
 
 def _times_panel(title: str, members: Sequence[CaseResult]) -> Panel:

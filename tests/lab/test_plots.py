@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from linattn_lab.plots import (
     Panel,
+    choose_colors,
     label_axis,
     label_log_axis,
     plot_panels,
@@ -56,6 +57,16 @@ def test_panels_become_a_picture(tmp_path: Path) -> None:
     panels = [Panel("updates", curves), Panel("seconds", curves)]
     path = plot_panels(tmp_path / "curves.png", panels, ylabel="loss", log_scale=True)
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_curves_of_one_hue_have_shades_of_one_color() -> None:
+    names = ["1 head of 32", "8 heads of 32", "1 head of 64"]
+    colors = choose_colors(names, lambda name: name.rpartition(" ")[2])
+    assert len(set(colors.values())) == 3
+    reds, blues = zip(*((colors[name][0], colors[name][2]) for name in names), strict=True)
+    assert all(blue > red for red, blue in zip(reds[:2], blues[:2], strict=True))
+    assert reds[2] > blues[2]
+    assert choose_colors(names, None) == {name: f"C{i}" for i, name in enumerate(names)}
 
 
 def run_with(folder: Path, lines: list[dict[str, float | str | None]]) -> RunFolder:

@@ -1,15 +1,16 @@
-"""Curves and bars as pictures, each a PNG."""
+"""Curves and bars as pictures, each a PNG whose text can be read at 700 pixels of width."""
 
 from __future__ import annotations
 
 import io
 import math
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from matplotlib import colormaps
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -20,6 +21,9 @@ from linattn_models.basics.files import replace_file
 from linattn_models.training import RunFolder
 from linattn_models.training.metrics import NOT_MEASURED
 
+INCHES = 7.0  # at 700 pixels, a letter of 8 points is then 11 pixels high
+FONT = 8
+HUES = ("Blues", "Oranges", "Greens", "Purples", "Reds", "Greys")
 Line = Mapping[str, Any]  # of metrics.jsonl
 Points = list[tuple[float, float]]
 
@@ -80,6 +84,7 @@ def plot_panels(
     log_scale: bool = False,
     log_x: bool = False,
     level: float | None = None,
+    hue: Callable[[str], str] | None = None,
 ) -> Path:
     """Draws panels side by side as a PNG at `path`; returns `path`.
 
@@ -91,21 +96,27 @@ def plot_panels(
         log_scale: whether the y-axis is logarithmic.
         log_x: whether the x-axis is.
         level: where a horizontal line separates gains from losses.
+        hue: by a curve's name, what it shares with others: these get shades of one color.
     """
     shared = bool(ylabel)
-    # Beside the panels: many curves leave no room for a legend among them.
-    beside = shared or (len(panels) > 1 and len({tuple(panel.curves) for panel in panels}) == 1)
-    size = (4.5 * len(panels) + 2.2 * beside, 3.4)
+    # Below the panels: many curves leave no room for a legend among them.
+    below = shared or (len(panels) > 1 and len({tuple(panel.curves) for panel in panels}) == 1)
+    names = list(dict.fromkeys(name for panel in panels for name in panel.curves))
+    columns = 4 if hue is None else 3
+    lines = -(-len(names) // columns)
+    colors = choose_colors(names, hue)
+    size = (max(5.2, INCHES / 2 * len(panels)), 2.8 + 0.2 * lines * below)
     drawing = Figure(figsize=size, layout="constrained")
     axes = drawing.subplots(1, len(panels), sharey=shared, squeeze=False)[0]
     for place, panel in zip(axes, panels, strict=True):
         for name, curve in panel.curves.items():
             marker = "o" if len(curve) < 40 else None
             xs, ys = zip(*curve, strict=True) if curve else ((), ())
-            place.plot(xs, ys, label=name, marker=marker, markersize=3, linewidth=1.2)
-        place.set(xlabel=panel.xlabel, yscale="log" if log_scale else "linear")
-        place.set_title(textwrap.fill(panel.title, 40), fontsize=10)
-        place.tick_params(labelsize=8)
+            place.plot(xs, ys, label=name, color=colors[name], marker=marker, ms=3, lw=1.2)
+        place.set_xlabel(panel.xlabel, fontsize=FONT)
+        place.set_yscale("log" if log_scale else "linear")
+        place.set_title(textwrap.fill(panel.title, 44), fontsize=FONT + 1)
+        place.tick_params(labelsize=FONT)
         if log_x:
             place.set(xscale="log")
         else:
@@ -113,17 +124,32 @@ def plot_panels(
         place.grid(alpha=0.3)
         if level is not None:
             place.axhline(level, color="black", lw=0.8)
-        if panel.curves and not beside:
-            place.legend()
+        if panel.curves and not below:
+            place.legend(fontsize=FONT)
     for place in axes:  # now that limits, which panels may share, include every curve
         for axis in (place.xaxis,) * log_x + (place.yaxis,) * log_scale:
             label_log_axis(axis)
-    axes[0].set(ylabel=ylabel)
-    if beside:
-        drawing.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
+    axes[0].set_ylabel(ylabel, fontsize=FONT)
+    if below:
+        curves = axes[0].get_legend_handles_labels()
+        drawing.legend(*curves, loc="outside lower center", ncols=columns, fontsize=FONT)
     for text in drawing.findobj(Text):
         text.set_parse_math(False)  # a name of a run or of a quantity is no formula
     return _write_png(path, drawing)
+
+
+def choose_colors(names: Sequence[str], hue: Callable[[str], str] | None) -> dict[str, Any]:
+    """A color for each name; shades of one for those that share a hue."""
+    if hue is None:
+        return {name: f"C{number}" for number, name in enumerate(names)}
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(hue(name), []).append(name)
+    return {
+        name: colormaps[HUES[place % len(HUES)]]((number + 1) / (len(group) + 0.5))
+        for place, group in enumerate(groups.values())
+        for number, name in enumerate(group)
+    }
 
 
 def plot_bars(path: Path, bars: Mapping[str, float], xlabel: str) -> Path:
@@ -134,7 +160,9 @@ def plot_bars(path: Path, bars: Mapping[str, float], xlabel: str) -> Path:
         bars: ratios above 0, by what stands beside each bar; those below 1 are red.
         xlabel: a label for the axis.
     """
-    drawing = Figure(figsize=(9, 0.8 + 0.24 * len(bars)), layout="constrained")
+    lines = max(label.count("\n") for label in bars) + 1
+    height = 0.8 + (0.12 + 0.13 * lines) * len(bars)
+    drawing = Figure(figsize=(INCHES, height), layout="constrained")
     axes = drawing.subplots()
     places, values = range(len(bars)), list(bars.values())
     colors = ["C0" if value > 1 else "C3" for value in values]
@@ -143,11 +171,13 @@ def plot_bars(path: Path, bars: Mapping[str, float], xlabel: str) -> Path:
         side, shift = ("left", 3) if value > 1 else ("right", -3)
         axes.annotate(
             f"{value:,.3g}" if value < 1000 else f"{value:,.0f}", (value, place), (shift, 0),
-            textcoords="offset points", ha=side, va="center", fontsize=7,
+            textcoords="offset points", ha=side, va="center", fontsize=FONT,
         )  # fmt: skip
-    axes.set_yticks(places, list(bars), fontsize=7, parse_math=False)
+    axes.set_yticks(places, list(bars), fontsize=FONT, parse_math=False)
     axes.invert_yaxis()
-    axes.set(xscale="log", xlabel=xlabel)
+    axes.set_xscale("log")
+    axes.set_xlabel(xlabel, fontsize=FONT)
+    axes.tick_params(axis="x", labelsize=FONT)
     axes.margins(x=0.12, y=0.01)
     axes.axvline(1, color="black", lw=0.8)
     axes.grid(axis="x", alpha=0.3)
