@@ -35,9 +35,9 @@ extensions = [
     "sphinx_copybutton", "sphinx_design",
 ]  # fmt: skip
 copybutton_exclude = ".linenos, .gp, .go"  # neither prompts nor output
-# Tables that the READMEs of the results include are not pages of the site.
+# Tables that other pages include are not pages of the site.
 TABLE = "table.md"
-exclude_patterns = ["README.md", f"results/**/{TABLE}"]
+exclude_patterns = ["README.md", f"results/**/{TABLE}", "results/costs/results.md"]
 highlight_language = "none"  # what is Python says so
 html_theme = "furo"
 html_title = "linattn"

@@ -15,6 +15,7 @@ from pathlib import Path
 from linattn_core.errors import expected, near, quote
 from linattn_models.basics.files import replace_file
 from replication.abstract import abstract
+from replication.cost_tables import costs
 from replication.counts import count_verdicts
 from replication.experiments import ROOT
 from replication.paper_tables import bits, copy, lengths, speech, speedups
@@ -24,7 +25,7 @@ from replication.speed_tables import RESULTS, gpu, speed
 DOCUMENTS = (
     "README.md", "docs/images.md", "docs/replication/report.md", "packages/linattn-cuda/README.md",
     "docs/results/attentions/README.md", "docs/results/copy_task/README.md",
-    "docs/results/conversion/README.md", "docs/text.md",
+    "docs/results/conversion/README.md", "docs/text.md", "docs/costs.md",
 )  # fmt: skip
 BLOCK = re.compile(r"(<!-- numbers: ([\w-]+), by [^>]*-->\n).*?(<!-- end of numbers -->)", re.S)
 
@@ -55,7 +56,7 @@ def published(folder: str) -> Callable[[list[Evidence]], str]:
 
 
 BLOCKS: dict[str, Callable[[list[Evidence]], str]] = {
-    **{x.__name__: x for x in (abstract, bits, copy, gpu, lengths, speech, speed, speedups)},
+    **{x.__name__: x for x in (abstract, bits, copy, costs, gpu, lengths, speech, speed, speedups)},
     "verdicts": count_verdicts,
     "demo": published("demo"),
     "compared-on-copies": published("copy_task"),

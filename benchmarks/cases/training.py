@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -38,18 +40,18 @@ def setup(settings: Settings) -> dict[str, Make]:
 
     def linear() -> Method:
         require_backend("cpu")  # the backend that "auto" chooses on a CPU
-        return _step(make_trainable("linear", task), task)
+        return update(make_trainable("linear", task), task)
 
     return {
         LINEAR_CPU: linear,
-        SDPA: lambda: _step(make_trainable("softmax", task), task),
+        SDPA: lambda: update(make_trainable("softmax", task), task),
         FAST_TRANSFORMERS: lambda: _peer_step(task, settings),
         ALONE: lambda: _products(task),
         ATTENTION: lambda: _attention(task, settings),
     }
 
 
-def make_trainable(attention: str, task: Task) -> AutoregressiveTransformer:
+def make_trainable(attention: str | None, task: Task) -> AutoregressiveTransformer:
     """The model, ready for updates."""
     return task.model(attention).train().requires_grad_()
 
@@ -59,13 +61,17 @@ def operations(task: Task) -> float:
     return PRODUCTS * 2.0 * task.batch * task.length * task.matrix_weights
 
 
-def fault(model: AutoregressiveTransformer, ours: AutoregressiveTransformer) -> str | None:
+def fault(
+    model: AutoregressiveTransformer,
+    ours: AutoregressiveTransformer,
+    compared: Sequence[str] = COMPARED,
+) -> str | None:
     """Compares the loss and gradients of a sequence with those of our model in float64."""
     tokens = _tokens(ours.max_length, 1)
-    names = ("the loss", *(f"the gradient of {name}" for name in COMPARED))
-    actual = _loss_and_gradients(model, tokens)
+    names = ("the loss", *(f"the gradient of {name}" for name in compared))
+    actual = _loss_and_gradients(model, tokens, compared)
     with linattn_core.use_backend("reference"):
-        exact = _loss_and_gradients(copy.deepcopy(ours).double(), tokens)
+        exact = _loss_and_gradients(copy.deepcopy(ours).double(), tokens, compared)
     faults = (oracle.find_disagreement(*each) for each in zip(names, actual, exact, strict=True))
     return next((said for said in faults if said is not None), None)
 
@@ -88,12 +94,21 @@ def _peer_step(task: Task, settings: Settings) -> Method:
     encoder.register_forward_pre_hook(with_mask, with_kwargs=True)
     model = copy.deepcopy(ours)
     model.transformer = cast(Transformer, encoder)
-    return _step(model, task, ours)
+    return update(model, task, ours)
 
 
-def _step(
-    model: AutoregressiveTransformer, task: Task, ours: AutoregressiveTransformer | None = None
+def update(
+    model: AutoregressiveTransformer,
+    task: Task,
+    ours: AutoregressiveTransformer | None = None,
+    compared: Sequence[str] = COMPARED,
 ) -> Method:
+    """Updates by Adam on a batch of the task.
+
+    Args:
+        ours: the model with which a peer's is compared; the model itself if not given.
+        compared: the parameters whose gradients are.
+    """
     optimizer = torch.optim.Adam(model.parameters(), LEARNING_RATE, fused=True)
     tokens = _tokens(task.length, task.batch)
 
@@ -102,7 +117,8 @@ def _step(
         model.loss(tokens).backward()
         optimizer.step()
 
-    return Method(lambda: fault(model, ours or model), run, operations=operations(task))
+    check = partial(fault, model, ours or model, compared)
+    return Method(check, run, operations=operations(task))
 
 
 def _products(task: Task) -> Method:
@@ -149,8 +165,10 @@ def _tokens(length: int, batch: int) -> Tensor:
     return torch.randint(256, (batch, length), generator=torch.Generator().manual_seed(2))
 
 
-def _loss_and_gradients(model: AutoregressiveTransformer, tokens: Tensor) -> tuple[Tensor, ...]:
-    loss, parameters = model.loss(tokens), [model.get_parameter(x) for x in COMPARED]
+def _loss_and_gradients(
+    model: AutoregressiveTransformer, tokens: Tensor, names: Sequence[str]
+) -> tuple[Tensor, ...]:
+    loss, parameters = model.loss(tokens), [model.get_parameter(x) for x in names]
     return loss.detach()[None], *torch.autograd.grad(loss, parameters)
 
 
