@@ -8,6 +8,7 @@ from __future__ import annotations
 import textwrap
 from statistics import mean
 
+from linattn_lab.seeds import describe_difference
 from linattn_lab.tables import figure
 from replication.claims import divide
 from replication.paper_tables import (
@@ -20,7 +21,6 @@ from replication.paper_tables import (
     paper_factor,
 )
 from replication.records import Evidence, figures_of
-from replication.seeds import describe_difference
 
 FORMS = ("associativity", "causal", "gradients", "rnn")
 SPEECH = ("lstm", "linear-conv")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
-from typing import Any
 
+from linattn_lab.runs import read_runs
 from linattn_lab.tables import figure, markdown_table, name_environments
 from replication.claims import CLAIMS, FEW_UPDATES, Figures, divide
 from replication.experiments import ROOT
@@ -14,7 +13,7 @@ from replication.plots import paper_gain
 from replication.readers import BEST
 from replication.records import Evidence, describe_experiments, figures_of, is_older
 
-COMPARISON = ROOT / "docs" / "results" / "speech" / "comparison.json"
+SPEECH = ROOT / "docs" / "results" / "speech"
 IMAGES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 SOFTMAX, CACHE = "softmax", "stateful-softmax"
 ATTENTIONS = {"linear": "linear", SOFTMAX: "softmax", "lsh-1": "lsh-1", "lsh-4": "lsh-4"}
@@ -117,25 +116,18 @@ def speech(evidence: list[Evidence]) -> str:
 def long_errors() -> Mapping[str, list[float]]:
     """Percent of phoneme errors after 40 minutes on AN4, by model: one for each seed."""
     errors: dict[str, list[float]] = {}
-    for name, run in read_long_trainings().items():
-        error = 100 * run["metrics"]["phoneme_error_rate"]
+    for name, run in read_runs(SPEECH).items():
+        error = 100 * run["summary"]["metrics"]["phoneme_error_rate"]
         errors.setdefault(re.sub(r"-seed\d+$", "", name), []).append(error)
     return errors
 
 
 def describe_long_trainings(evidence: list[Evidence]) -> str:
     """A sentence on when and where the trainings of 40 minutes were made."""
-    runs = read_long_trainings().values()
-    where = name_environments(run["environment"] for run in runs)
-    decoded = max(run["recognition"]["date"] for run in runs)
-    older = ", older" * is_older(decoded, evidence)
-    return f"The trainings of 40 minutes ended by {decoded} ({where}{older})."
-
-
-def read_long_trainings() -> dict[str, Any]:
-    """Each training of the comparison of recognizers, by name."""
-    runs: dict[str, Any] = json.loads(COMPARISON.read_text("utf-8"))["runs"]
-    return runs
+    environments = [run["summary"]["environment"] for run in read_runs(SPEECH).values()]
+    older = ", older" * is_older(max(each["date"] for each in environments), evidence)
+    where = name_environments(environments)
+    return f"The trainings of 40 minutes were made {where}{older}."
 
 
 def copy(evidence: list[Evidence]) -> str:

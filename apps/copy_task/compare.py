@@ -25,7 +25,8 @@ from copying.model import build_model
 from copying.presets import PRESETS, Attention, PresetName, Recipe
 from copying.training import APP, train_model
 from linattn_lab.compare import Curve, Display, Rows, compare
-from linattn_lab.script import preset_flags, require_one_process, run_script
+from linattn_lab.script import preset_flags, require_at_least, require_one_process, run_script
+from linattn_lab.seeds import repeat, with_noise
 from linattn_lab.tables import figure
 from linattn_lab.trainings import Trainings, Variant
 from linattn_models.training import TrainingFlags
@@ -34,7 +35,7 @@ COLUMNS = {
     "updates": lambda run: f"{run['steps']:,}",
     "parameters": lambda run: f"{run['parameters']:,}",
     "s of training": lambda run: f"{run['train_seconds']:,.0f}",
-    "held out: nats per symbol": lambda run: figure(run["metrics"]["loss"]),
+    "held out: nats per symbol": lambda run: with_noise(run, "loss", figure),
     "symbols right": lambda run: f"{run['metrics']['accuracy']:.2%}",
     "whole copies right": lambda run: f"{run['metrics']['sequence_accuracy']:.1%}",
 }
@@ -57,6 +58,8 @@ class Flags:
     """Folder for all of it; runs/copy_task/compare-PRESET if not given."""
     publish: Path | None = None
     """Folder that gets a copy without the weights, such as docs/results/copy_task."""
+    seeds: int = 1
+    """Trainings of each attention, with the seeds --seed, --seed + 1, ..."""
     resume: bool = False
     """Keep the runs that have ended, and continue one that was stopped."""
 
@@ -66,9 +69,11 @@ def main() -> None:
     presets: dict[str, Flags] = {name: Flags(name, recipe()) for name, recipe in PRESETS.items()}
     flags = preset_flags(presets, "laptop", description=__doc__)
     require_one_process()
+    require_at_least(flags, {"seeds": 1})
     flags.recipe.training.config()  # refused before a folder is made
     out = flags.out or Path("runs", APP, f"compare-{flags.preset}")
-    trainings = Trainings(out, [variant(flags, attention) for attention in get_args(Attention)])
+    variants = [variant(flags, attention) for attention in get_args(Attention)]
+    trainings = Trainings(out, repeat(variants, flags.seeds))
     if not flags.resume:
         trainings.refuse_runs()
     display = Display(

@@ -2,7 +2,7 @@
 
     python apps/ctc_speech/compare.py --preset smoke                    seconds, synthetic speech
     python apps/ctc_speech/compare.py --corpus an4 --data-dir DIR       40 minutes per model
-    python apps/ctc_speech/compare.py --corpus an4 --data-dir DIR --convolution --seeds 0 1
+    python apps/ctc_speech/compare.py --corpus an4 --data-dir DIR --convolution --seeds 2
 
 First a few updates of each model are timed, in turn. Then each is trained for as many updates as
 fit into --minutes, on the same utterances in the same order. Into --out go table.md, curves.png,
@@ -25,6 +25,7 @@ from linattn_core.errors import expected
 from linattn_lab.compare import TIMES, Budget, Curve, Display, Rows, compare
 from linattn_lab.runs import make_folders
 from linattn_lab.script import parse_flags, require_at_least, require_one_process, run_script
+from linattn_lab.seeds import repeat, with_noise
 from linattn_lab.tables import figure
 from linattn_lab.trainings import Trainings, Variant
 from linattn_lab.updates import measure_updates, read_times
@@ -65,8 +66,8 @@ class Flags(CorpusFlags):
     """What is compared; lstm is the Bi-LSTM."""
     convolution: bool = False
     """Train each transformer once more, with a convolution before each block."""
-    seeds: tuple[int, ...] = (0,)
-    """Each model is trained once with each seed."""
+    seeds: int = 1
+    """Trainings of each model, with the seeds 0, 1, ..."""
     minutes: float | None = None
     """Minutes of updates for each model; if not given 40, for smoke 0.02, for paper 1,440."""
     rounds: int = 7
@@ -82,7 +83,7 @@ class Flags(CorpusFlags):
 def main(flags: Flags) -> None:
     """Trains what is not trained yet, prints the table, and writes it."""
     require_one_process()
-    require_at_least(flags, {"rounds": 1, "utterances": 1, "seeds": 0})
+    require_at_least(flags, {"rounds": 1, "utterances": 1, "seeds": 1})
     if not flags.attentions:
         raise ValueError(expected("--attentions", "one or more", "none"))
     minutes = MINUTES.get(flags.preset, 40.0) if flags.minutes is None else flags.minutes
@@ -104,16 +105,15 @@ def main(flags: Flags) -> None:
 
     about = {"corpus": corpus.name, "preset": flags.preset}
     times = read_times(out / TIMES, about, list(recipes), measure)
-    budget = Budget(times, 60 * minutes, model=lambda run: run.partition("-seed")[0])
+    budget = Budget(times, 60 * minutes)
     # Those with a convolution are timed in any case: they may be asked for later.
     chosen = [x for x, y in recipes.items() if flags.convolution or not y.depthwise_kernel]
-    variants = [
-        make_variant(f"{name}-seed{seed}" if seed else name, recipes[name], seed, corpus, flags)
-        for seed, name in itertools.product(dict.fromkeys(flags.seeds), chosen)
-    ]
+    variants = [make_variant(name, recipes[name], corpus, flags) for name in chosen]
     rate, train = name_rate(corpus.units.noun), not flags.finished
     # A run that was killed before the test set was recognized has a summary, too.
-    trainings = Trainings(out, variants, lambda of: f"dev_{rate}" in of["metrics"])
+    trainings = Trainings(
+        out, repeat(variants, flags.seeds), lambda of: f"dev_{rate}" in of["metrics"]
+    )
     trainings = trainings.within(budget.seconds, budget.pace(trainings.names))
     display = build_display(rate, corpus.units.spell)
     print(compare(trainings, display, budget=budget, publish_to=flags.publish, train=train))
@@ -136,8 +136,8 @@ def list_recipes(flags: Flags) -> dict[str, Recipe]:
     return recipes
 
 
-def make_variant(name: str, recipe: Recipe, seed: int, corpus: Corpus, flags: Flags) -> Variant:
-    """The training of a model with a seed."""
+def make_variant(name: str, recipe: Recipe, corpus: Corpus, flags: Flags) -> Variant:
+    """The training of a model."""
 
     def train(training: TrainingFlags, out: Path, resume: bool) -> object:
         own = dataclasses.replace(recipe, training=training)
@@ -151,14 +151,14 @@ def make_variant(name: str, recipe: Recipe, seed: int, corpus: Corpus, flags: Fl
     }
     if recipe.attention != "lstm":
         settings["model.ctc_transformer.depthwise_kernel"] = recipe.depthwise_kernel
-    return Variant(name, dataclasses.replace(recipe.training, seed=seed), train, settings)
+    return Variant(name, recipe.training, train, settings)
 
 
 def build_display(rate: str, words: bool) -> Display:
     """What is shown of the runs: error rates of their labels by the name `rate`, and of words."""
 
     def percent(name: str) -> Callable[[Any], str]:
-        return lambda run: f"{run['metrics'][name]:.2%}"
+        return lambda run: with_noise(run, name, lambda rate: f"{rate:.2%}")
 
     def read_errors(rows: Rows) -> dict[str, float]:
         return {f"{x}/per": 100 * run["metrics"][f"dev_{rate}"] for x, run in rows.items()}

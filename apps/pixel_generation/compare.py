@@ -9,8 +9,9 @@ from the same seed and on the same images in the same order; and once more, with
 own, for as many updates as fit into the time that linear attention takes for --steps.
 
 Into --out go table.md, curves.png, figures.json, timings.json, and the runs in updates/ATTENTION
-and time/ATTENTION (where equal time comes to --steps updates, there is the first run only). Given
-again after an interruption, the same command continues, with the times it measured.
+and time/ATTENTION (where equal time comes to --steps updates, there is the first run only); with
+--seeds also in ATTENTION-seedN. Given again after an interruption, the same command continues, with
+the times it measured.
 
 With --only-time each is trained once, for the updates that fit into --seconds. The learning rate is
 constant until the last fifth of a run, so until then no run depends on its own length: bits/dim
@@ -33,9 +34,19 @@ import tyro
 from torch import nn
 
 from linattn_core.errors import expected
-from linattn_lab.compare import TIMES, Budget, Columns, Curve, Display, Rows, compare
+from linattn_lab.compare import (
+    TIMES,
+    Budget,
+    Columns,
+    Curve,
+    Display,
+    Rows,
+    compare,
+    name_trainings,
+)
 from linattn_lab.runs import make_folders
 from linattn_lab.script import parse_flags, require_at_least, require_one_process, run_script
+from linattn_lab.seeds import repeat, with_noise
 from linattn_lab.tables import decimals, describe_environment, figure
 from linattn_lab.trainings import Summary, Trainings, Variant, with_steps
 from linattn_lab.updates import UpdateTimes, measure_updates, read_times
@@ -47,15 +58,18 @@ from pixels.tokens import TokenData
 from pixels.training import describe_run, mean_nats, read_bits, tested_summary, train_model
 
 METRIC = "bits_per_dim"
-# Of the paper's tables 1 and 2.
-PAPER = {
-    "mnist": {"linear": 0.644, "softmax": 0.621, "lsh-1": 0.745, "lsh-4": 0.676},
-    "cifar10": {"linear": 3.40, "softmax": 3.47, "lsh-1": 3.39, "lsh-4": 3.51},
-}
 CURVES = (
     Curve("updates", METRIC),
     Curve("seconds of updates, equally long for each", METRIC, over="pace"),
 )
+COLUMNS: Columns = {
+    "bits/dim, equal updates": lambda row: show_bits(row),
+    "updates": lambda row: f"{row['steps']:,}",
+    "bits/dim, equal time": lambda row: show_bits(row["equal_time"]),
+    "updates in it": lambda row: f"{row['equal_time']['steps']:,}",
+    "s per update": lambda row: figure(row["seconds_per_update"]),
+    "parameters": lambda row: f"{row['parameters']:,}",
+}
 FROM_CURVES = (
     "Equal updates: read from the curves of the validation images, at the last evaluation that "
     "all runs have before their learning rates differ."
@@ -91,6 +105,8 @@ class Flags:
     """Rounds in which the updates of each attention are timed."""
     seed: int = 0
     """Decides the weights at the start, the order of the images, and dropout."""
+    seeds: int = 1
+    """Trainings of each attention, with the seeds --seed, --seed + 1, ..."""
     out: Path | None = None
     """Folder for all of it; runs/pixel_generation/attentions-DATASET-PRESET if not given."""
     publish: Path | None = None
@@ -120,13 +136,13 @@ def main(flags: Flags) -> None:
     times = measure_once(out / TIMES, images, recipes, flags.rounds)
     trainings = Trainings(
         out,
-        [variant(images, recipe) for recipe in recipes.values()],
+        repeat([variant(images, recipe) for recipe in recipes.values()], flags.seeds),
         # A run killed between its last update and its test has a summary, too, without this metric.
         complete=lambda summary: "validation_bits_per_dim" in summary["metrics"],
     )
     budget = plan_budget(flags, times)
     display = Display(
-        columns(flags.dataset),
+        COLUMNS,
         CURVES,
         read_figures,
         ylabel="bits/dim, validation images",
@@ -174,7 +190,7 @@ def plan_budget(flags: Flags, times: UpdateTimes) -> Budget:
 
 def check(flags: Flags) -> None:
     """Refuses numbers out of range and names that do not fit together."""
-    require_at_least(flags, {"steps": 1, "rounds": 1, "seed": 0})
+    require_at_least(flags, {"steps": 1, "rounds": 1, "seed": 0, "seeds": 1})
     if flags.only_time and (flags.seconds is None or flags.steps is not None):
         got = "--steps" if flags.steps is not None else "none"
         raise ValueError(expected("--only-time", "--seconds, which decides the updates", got))
@@ -188,23 +204,10 @@ def check(flags: Flags) -> None:
         raise ValueError(expected("--seconds", "more than 0", flags.seconds))
 
 
-def columns(dataset: str) -> Columns:
-    """The columns of the table, the paper's numbers last."""
-
-    def bits(summary: Summary) -> str:
-        return decimals(read_bits(summary), 3)
-
-    paper = PAPER.get(dataset, {})
-    of_paper = {"the paper's bits/dim": lambda row: f"{paper[row['attention']]:g}"}
-    return {
-        "bits/dim, equal updates": bits,
-        "updates": lambda row: f"{row['steps']:,}",
-        "bits/dim, equal time": lambda row: bits(row["equal_time"]),
-        "updates in it": lambda row: f"{row['equal_time']['steps']:,}",
-        "s per update": lambda row: figure(row["seconds_per_update"]),
-        "parameters": lambda row: f"{row['parameters']:,}",
-        **(of_paper if paper else {}),
-    }
+def show_bits(row: Summary) -> str:
+    """Bits/dim of the test images, or of the validation images where only those are known."""
+    name = next(x for x in (METRIC, f"validation_{METRIC}") if x in row["metrics"])
+    return with_noise(row, name, lambda bits: decimals(bits, 3))
 
 
 def read_figures(rows: Rows) -> dict[str, float | None]:
@@ -221,16 +224,18 @@ def notes(flags: Flags, rows: Rows, budget: Budget) -> list[str]:
     row, times = next(iter(rows.values())), budget.times
     metrics, equal = row["equal_time"]["metrics"], f"Equal time is {figure(budget.seconds)} s"
     linear = f", what linear attention takes for {flags.recipe().training.steps:,}"
+    last = flags.seed + flags.seeds - 1
+    seeds = f"seeds {flags.seed} to {last}" if flags.seeds > 1 else f"seed {flags.seed}"
     lines = [
-        f"{flags.dataset}, preset {flags.preset}, seed {flags.seed}; "
+        f"{flags.dataset}, preset {flags.preset}, {seeds}; "
         f"{metrics['test_images']:,} test images, of which independent pixels cost "
         f"{metrics['independent_pixels_bits_per_dim']:.3f} bits/dim.",
         f"{equal} of updates{linear if flags.seconds is None else ''}.",
         f"Seconds per update: the median of {times.rounds} rounds in which the attentions took "
         f"turns; {describe_environment(times.environment)}.",
     ]
-    if flags.dataset in PAPER and flags.preset != "paper":
-        lines.append("The paper's numbers are of larger models, trained for far longer.")
+    in_time = {f"{name} in equal time": row["equal_time"] for name, row in rows.items()}
+    lines.append(name_trainings({**rows, **in_time}))
     return [*lines, FROM_CURVES] if flags.only_time else lines
 
 

@@ -200,7 +200,7 @@ def describe(summaries: Mapping[Attention, Any]) -> str:
         f"Independent pixels, each position with its own frequencies, cost {alone:.2f} bits/dim.\n"
         f"Held-out images: {run['metrics']['test_images']}; updates: {run['steps']:,} each; "
         f"training: {seconds}; parameters: {run['parameters']:,}.\n"
-        f"Made at {name_environments([run['environment']])}.\n"
+        f"Made {name_environments([run['environment']])}.\n"
         "Speeds are from pixels spread over the image, the others interpolated. Linear attention "
         "steps by a compiled decoder, where there is one; softmax attention has none."
     )

@@ -15,25 +15,32 @@ if __name__ == "__main__":
     import linattn_lab.threads  # noqa: F401
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, get_args
 
 import tyro
 
 from language.presets import PRESETS, Attention, PresetName, Recipe
 from language.tokens import Texts, name_dataset, read_tokens
 from language.training import APP, describe_run, train_model
-from linattn_lab.compare import Curve, Display, Rows, compare
+from linattn_lab.compare import Curve, Display, compare
 from linattn_lab.script import (
     preset_flags,
     require_at_least,
     require_one_process,
     run_script,
 )
+from linattn_lab.seeds import repeat, with_noise
 from linattn_lab.tables import decimals
-from linattn_lab.trainings import Summary, Trainings, Variant
+from linattn_lab.trainings import Trainings, Variant
 from linattn_models.training import TrainingFlags
+
+COLUMNS = {
+    "parameters": lambda row: f"{row['parameters']:,}",
+    "updates": lambda row: f"{row['steps']:,}",
+    "seeds": lambda row: f"{row['seeds']}",
+    "held out: nats per byte": lambda row: with_noise(row, "loss", lambda x: decimals(x, 3)),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,11 +61,6 @@ class Flags:
     resume: bool = False
     """Keep the runs that have ended, and continue one that was stopped."""
 
-    def all_seeds(self) -> range:
-        """The seed of each training of an attention."""
-        first = self.recipe.training.seed
-        return range(first, first + self.seeds)
-
 
 def main() -> None:
     """Trains what is not trained yet, draws, prints the table, and publishes a copy."""
@@ -69,31 +71,21 @@ def main() -> None:
     require_at_least(flags, {"seeds": 1})
     out = flags.out or Path("runs", APP, f"compare-{flags.preset}")
     texts = read_tokens(flags.data, None, out)
-    trainings = Trainings(out, variants(flags, texts))
+    variants = [variant(flags, texts, attention) for attention in get_args(Attention)]
+    trainings = Trainings(out, repeat(variants, flags.seeds))
     if not flags.resume:
         trainings.refuse_runs()
     display = Display(
-        columns(flags.all_seeds()),
+        COLUMNS,
         [Curve("updates", "loss")],
         figures=lambda rows: {f"{x}/loss": run["metrics"]["loss"] for x, run in rows.items()},
         ylabel="held out, nats per byte",
-        merge=merge_seeds,
-        show=lambda name: name.endswith(f"-seed{flags.all_seeds()[0]}"),
     )
     print(compare(trainings, display, publish_to=flags.publish))
 
 
-def variants(flags: Flags, texts: Texts) -> list[Variant]:
-    """The trainings: each attention with each seed, one seed after the other."""
-    return [
-        variant(flags, texts, attention, seed)
-        for seed in flags.all_seeds()
-        for attention in get_args(Attention)
-    ]
-
-
-def variant(flags: Flags, texts: Texts, attention: Attention, seed: int) -> Variant:
-    """The training of one attention with one seed."""
+def variant(flags: Flags, texts: Texts, attention: Attention) -> Variant:
+    """The training of one attention."""
 
     def train(training: TrainingFlags, out: Path, resume: bool) -> object:
         return train_model(
@@ -106,49 +98,11 @@ def variant(flags: Flags, texts: Texts, attention: Attention, seed: int) -> Vari
             resume=resume,
         )
 
-    training = dataclasses.replace(flags.recipe.training, seed=seed)
     settings = {
         **describe_run(flags.recipe, texts, attention, name_dataset(flags.data)),
         "model": {"transformer": flags.recipe.transformer(attention).to_dict()},
     }
-    return Variant(f"{attention}-seed{seed}", training, train, settings)
-
-
-def merge_seeds(rows: Rows) -> dict[str, dict[str, Any]]:
-    """A row for each attention, of the runs with all seeds."""
-    runs = rows.values()
-    return {
-        name: merge([x for x in runs if x["attention"] == name]) for name in get_args(Attention)
-    }
-
-
-def merge(summaries: Sequence[Summary]) -> dict[str, Any]:
-    """What the runs of one attention share, and their losses."""
-    return {
-        "parameters": summaries[0]["parameters"],
-        "steps": summaries[0]["steps"],
-        "losses": [each["metrics"]["loss"] for each in summaries],
-    }
-
-
-def columns(seeds: Sequence[int]) -> dict[str, Any]:
-    """The columns of the table: the loss of each seed, and their mean."""
-    each = {
-        f"seed {seed}": (lambda row, i=i: decimals(row["losses"][i], 3))
-        for i, seed in enumerate(seeds)
-    }
-    return {
-        "parameters": lambda row: f"{row['parameters']:,}",
-        "updates": lambda row: f"{row['steps']:,}",
-        **each,
-        "held out: nats per byte": lambda row: decimals(mean(row["losses"]), 3),
-    }
-
-
-def mean(losses: Sequence[float | None]) -> float | None:
-    """That of the losses; None if one of them was not finite."""
-    finite = [loss for loss in losses if loss is not None]
-    return sum(finite) / len(finite) if len(finite) == len(losses) else None
+    return Variant(attention, flags.recipe.training, train, settings)
 
 
 if __name__ == "__main__":

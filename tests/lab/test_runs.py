@@ -8,7 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from linattn_lab.runs import app_config, data_digest, make_folders, publish, run_summary
+from linattn_lab.runs import (
+    RUNS,
+    app_config,
+    data_digest,
+    make_folders,
+    publish,
+    read_runs,
+    run_summary,
+)
 from linattn_models import Transformer, TransformerConfig, save
 from linattn_models.training import RunFolder, write_json
 from linattn_models.weights.model_files import is_saved_model
@@ -45,21 +53,18 @@ def test_a_digest_is_that_of_all_values_shapes_and_types() -> None:
     assert data_digest(data) == data_digest(np.asfortranarray(data))
 
 
-def test_what_is_published_is_compact_stands_where_it_was_and_has_no_weights(
+def test_what_is_published_is_compact_and_has_the_records_of_runs_in_one_file(
     unbroken: Path, tmp_path: Path
 ) -> None:
-    run, copy = RunFolder(unbroken), RunFolder(tmp_path / "copy" / unbroken.name)
+    run, copy = RunFolder(unbroken), tmp_path / "copy"
     results = {"runs": {"a": [1, 2.5e-17, None, "\u03c6 : ,"]}, "nested": {"empty": {}}}
     write_json(unbroken.parent / "results.json", results)
-    publish(unbroken.parent, tmp_path / "copy", ["results.json"], [run])
+    publish(unbroken.parent, copy, ["results.json"], [run, run])
 
-    files = {path.relative_to(tmp_path / "copy") for path in tmp_path.rglob("*.json*")}
-    records = {"config.json", "metrics.jsonl", "summary.json"}
-    assert files == {Path("results.json"), *(Path(unbroken.name, name) for name in records)}
-    assert (copy.config(), copy.summary(), copy.metrics()) == (
-        run.config(), run.summary(), run.metrics()
-    )  # fmt: skip
-    text = (tmp_path / "copy" / "results.json").read_text()
+    assert {path.name for path in copy.iterdir()} == {"results.json", RUNS}
+    record = {"config": run.config(), "summary": run.summary(), "metrics": run.metrics()}
+    assert read_runs(copy) == {unbroken.name: {"run": unbroken.name, **record}}
+    text = (copy / "results.json").read_text()
     assert json.loads(text) == results and text.count("\n") == 1
 
 

@@ -43,9 +43,13 @@ def test_what_was_not_finite_is_a_dash() -> None:
 
 
 def test_environments_are_named_once() -> None:
-    one = {"commit": "0123456789", "torch": "2", "device": "cpu", "threads": 1}
+    one = {
+        "date": "2026-01-02", "commit": "0123456789", "torch": "2", "device": "cpu", "threads": 1
+    }  # fmt: skip
     two = {**one, "commit": None, "threads": 2}
-    assert name_environments([one, one]) == "commit 0123456; torch 2, cpu, threads: 1"
+    assert name_environments([one, one]) == (
+        "on 2026-01-02 at commit 0123456; torch 2, cpu, threads: 1"
+    )
     assert "0123456, unknown" in name_environments([one, two])
 
 

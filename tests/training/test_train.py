@@ -38,7 +38,7 @@ def test_the_summary_is_the_contract(out: Path) -> None:
     assert (summary["seed"], summary["steps"]) == (3, 5)
     assert summary["parameters"] == sum(p.numel() for p in model.parameters())
     environment = summary["environment"]
-    names = {"torch", "device", "threads", "backends", "commit", "python", "platform"}
+    names = {"date", "torch", "device", "threads", "backends", "commit", "python", "platform"}
     assert environment.keys() == names
     assert environment["torch"] == torch.__version__
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -65,7 +64,6 @@ def write_results(
     where = environment(torch.device("cpu")) | {"transformers": transformers.__version__}
     settings = {k: _plain(v) for k, v in dataclasses.asdict(flags).items() if k != "out"}
     record = {
-        "date": datetime.date.today().isoformat(),
         "hardware": describe_machine().hardware,
         "settings": settings,
         "environment": where,
@@ -82,8 +80,8 @@ def note(record: Mapping[str, Any]) -> str:
     """When, where and with which versions a run was made."""
     where = record["environment"]
     return (
-        f"{record['minutes']:.1f} minutes in all, on {record['date']}: {record['hardware']}; "
-        f"{name_environments([where])}; transformers {where['transformers']}."
+        f"{record['minutes']:.1f} minutes in all, {name_environments([where])}; "
+        f"transformers {where['transformers']}; {record['hardware']}."
     )
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from linattn_lab.figures import read_figures
+from linattn_lab.runs import RUNS, read_runs
 from tests.apps.app_scripts import PNG, Script, cells
 
 FAST = ["--preset", "smoke", "--steps", 6]
-RECORDS = ["config.json", "metrics.jsonl", "summary.json"]
 LSH = ["lsh-1", "lsh-4"]
 
 
@@ -22,16 +21,15 @@ def test_compare_draws_tabulates_and_keeps_the_records(script: Script, tmp_path:
     assert done.code == 0, done.stderr
     results = tmp_path / "results"
     assert sorted(path.name for path in results.iterdir()) == sorted(
-        ["curves.png", "figures.json", "table.md", "linear", *LSH, "softmax"]
+        ["curves.png", "figures.json", "table.md", RUNS]
     )
     assert (results / "curves.png").read_bytes().startswith(PNG)
     table = (results / "table.md").read_text()
     assert table in done.stdout
-    rows, figures = cells(table), read_figures(results)
+    rows, figures, runs = cells(table), read_figures(results), read_runs(results)
     assert list(rows) == ["linear", "softmax", *LSH]
     for name, (updates, parameters, _, loss, *right) in rows.items():
-        assert sorted(path.name for path in (results / name).iterdir()) == RECORDS
-        summary = json.loads((results / name / "summary.json").read_text())
+        summary = runs[name]["summary"]
         metrics = summary["metrics"]
         assert summary["attention"] == name
         assert (updates, parameters) == ("6", f"{summary['parameters']:,}")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from linattn_lab.figures import read_figures
+from linattn_lab.runs import read_runs
 from linattn_models.training import RunFolder
 from tests.apps.app_scripts import Script, cells
 
@@ -60,5 +61,5 @@ def test_equal_time_is_turned_into_updates_and_ended_runs_are_kept(
     }
     assert list(cells((records / "table.md").read_text())) == NAMES
     assert (records / "curves.png").stat().st_size > 1_000
-    assert (records / "lstm" / "metrics.jsonl").exists()
+    assert {x: run["summary"] for x, run in read_runs(records).items()} == summaries
     assert not list(records.rglob("*.safetensors"))

@@ -10,6 +10,7 @@ import pytest
 
 from linattn_lab.figures import read_figures
 from linattn_lab.plots import points
+from linattn_lab.runs import RUNS, read_runs
 from linattn_models.training import RunFolder
 from tests.apps.app_scripts import PNG, Script, cells, command, kill_when_there
 
@@ -71,12 +72,10 @@ def test_what_is_written_and_published(compared: Path) -> None:
     bits = summary(out / "time" / "softmax")["metrics"]["bits_per_dim"]
     assert read_figures(out)["softmax/bits-equal-time"] == bits
     runs = ["updates/linear", "updates/softmax", "time/softmax"]
-    records = ["config.json", "metrics.jsonl", "summary.json"]
-    expected = {"table.md", "curves.png", "figures.json", "timings.json"}
-    expected |= {f"{run}/{record}" for run in runs for record in records}
-    files = {str(path.relative_to(published)) for path in published.rglob("*") if path.is_file()}
-    assert files == expected
-    for name in files:
+    assert list(read_runs(published)) == runs
+    copies = {"table.md", "curves.png", "figures.json", "timings.json"}
+    assert {path.name for path in published.iterdir()} == {*copies, RUNS}
+    for name in copies:
         read = json.loads if name.endswith(".json") else bytes  # the copies of JSON are compact
         assert read((published / name).read_bytes()) == read((out / name).read_bytes())
 

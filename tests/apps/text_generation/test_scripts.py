@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from linattn_lab.runs import read_runs
 from tests.apps.app_scripts import PNG, Script, cells
 
 ATTENTIONS = ["linear", "fixed-decay", "learned-decay", "hedgehog-decay", "gated", "window"]
@@ -84,15 +85,13 @@ def test_compare_draws_tabulates_and_resumes(script: Script, tmp_path: Path) -> 
     assert (results / "curves.png").read_bytes().startswith(PNG)
     table = (results / "table.md").read_text()
     assert table in done.stdout
-    rows = cells(table)
+    rows, runs = cells(table), read_runs(results)
     assert list(rows) == ATTENTIONS
     for name, row in rows.items():
-        losses = [
-            json.loads((results / f"{name}-seed{seed}" / "summary.json").read_text())["metrics"]
-            for seed in (0, 1)
-        ]
-        mean = sum(each["loss"] for each in losses) / 2
-        assert float(row[-1]) == pytest.approx(mean, abs=1e-3)
+        losses = [runs[f"{name}{end}"]["summary"]["metrics"]["loss"] for end in ("", "-seed1")]
+        mean, error = (float(x) for x in row[-1].split(" \u00b1 "))
+        assert mean == pytest.approx(sum(losses) / 2, abs=1e-3)
+        assert error == pytest.approx(abs(losses[0] - losses[1]), abs=1e-3)
     assert script("compare", *flags).code == 2
     again = script("compare", *flags, "--resume")
     assert again.code == 0, again.stderr

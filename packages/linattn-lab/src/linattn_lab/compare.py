@@ -3,8 +3,8 @@
     compare(Trainings(out, variants), Display(columns, curves), budget=..., publish_to=...)
 
 trains what is not trained yet, and leaves table.md, curves.png and figures.json in the folder. A
-row of the table is the summary of a run; with a budget of time it also has "seconds_per_update",
-and the summary of the run in equal time as "equal_time".
+row of the table is the summary of a run, with means over seeds; with a budget of time it also has
+"seconds_per_update", and the summary of the run in equal time as "equal_time".
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from linattn_core.errors import expected
 from linattn_lab import figures
 from linattn_lab.plots import Panel, plot_panels
 from linattn_lab.runs import make_folders, publish
+from linattn_lab.seeds import base_name, merge_seeds
 from linattn_lab.tables import name_environments, table_of
 from linattn_lab.trainings import Runs, Summary, Trainings, curves, with_steps
 from linattn_lab.updates import UpdateTimes
@@ -34,8 +35,8 @@ Columns = Mapping[str, Callable[[Any], str]]
 
 
 def name_trainings(rows: Rows) -> str:
-    """Where the runs were trained."""
-    return f"Trained at {name_environments(row['environment'] for row in rows.values())}."
+    """When and where the runs were trained."""
+    return f"Trained {name_environments(row['environment'] for row in rows.values())}."
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,8 @@ class Display:
         figures: those of all rows, by name.
         ylabel, log_scale: of the picture's y-axis.
         summarize: the summary of a run that has ended.
-        merge: makes the rows of the table of those of the runs.
-        notes: what stands below the table.
+        notes: what stands below the table, of the rows of all runs.
         first: the title of the first column.
-        show: the runs of the picture, of all that were trained.
     """
 
     columns: Columns
@@ -79,10 +78,8 @@ class Display:
     ylabel: str
     log_scale: bool = False
     summarize: Callable[[RunFolder], Summary] = RunFolder.summary
-    merge: Callable[[Rows], Mapping[str, Any]] = dict
     notes: Callable[[Rows], str] = name_trainings
     first: str = "attention"
-    show: Callable[[str], bool] = lambda name: True
 
 
 @dataclass(frozen=True)
@@ -97,7 +94,6 @@ class Budget:
             give is read from the curves of `quantity`.
         training: with "curves", the flags of all runs.
         quantity: with "curves", what is read; the row has it as "validation_QUANTITY".
-        model: the name in `times` of a run's model.
     """
 
     times: UpdateTimes
@@ -105,11 +101,10 @@ class Budget:
     way: Literal["once", "twice", "curves"] = "once"
     training: TrainingFlags | None = None
     quantity: str = ""
-    model: Callable[[str], str] = str
 
     def pace(self, names: Sequence[str]) -> dict[str, float]:
         """Seconds of an update of each run."""
-        return {name: self.times.seconds[self.model(name)] for name in names}
+        return {name: self.times.seconds[base_name(name)] for name in names}
 
 
 @dataclass(frozen=True)
@@ -141,13 +136,14 @@ def compare(
     make_folders(trainings.out, publish_to)
     compared = train_runs(trainings, budget) if train else _find_ended(trainings)
     rows = read_rows(compared, display, budget)
-    table = table_of(display.merge(rows), display.columns, first=display.first)
+    merged = merge_seeds(rows)
+    table = table_of(merged, display.columns, first=display.first)
     absent = [f"{name} ({how_far})" for name, how_far in compared.absent.items()]
     notes = [display.notes(rows), *([f"Not in the table: {'; '.join(absent)}."] if absent else [])]
     text = "\n".join([table, *notes]).rstrip() + "\n"
     out = trainings.out
     _draw(out / "curves.png", compared, display, budget)
-    figures.write_figures(out, display.figures(rows))
+    figures.write_figures(out, display.figures(merged))
     replace_file(out / "table.md", text.encode())
     if publish_to is not None:
         files = [*FILES, *([TIMES] if (out / TIMES).exists() else [])]
@@ -246,7 +242,7 @@ def _draw(path: Path, compared: Compared, display: Display, budget: Budget | Non
         runs = {
             name: run
             for name, run in (compared.time if paced else compared.updates).items()
-            if display.show(name)
+            if name == base_name(name)
         }
         pace = budget.pace(list(runs)) if budget is not None and paced else dict.fromkeys(runs, 1.0)
         scales = {name: curve.scale * value for name, value in pace.items()}

@@ -1,8 +1,9 @@
-"""Run folders: checks of what a run is, and copies of its records without weights."""
+"""Run folders: checks of what a run is, and their records in one file, without weights."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -18,6 +19,8 @@ from linattn_models.basics.validation import json_object
 from linattn_models.training import RunFolder, write_json
 from linattn_models.training.config import flatten
 from linattn_models.weights.model_files import is_saved_model
+
+RUNS = "runs.jsonl"
 
 
 def data_digest(*parts: npt.NDArray[Any]) -> str:
@@ -83,22 +86,31 @@ def make_folders(*folders: Path | None) -> None:
 
 
 def publish(out: Path, folder: Path, files: Iterable[str], runs: Iterable[RunFolder] = ()) -> None:
-    """Copies files of `out` and the records of runs in it to the same places in `folder`.
+    """Copies files of `out` to the same places in `folder`, and the records of runs into RUNS.
 
-    The copies of .json files are compact.
+    The copies of .json files are compact. RUNS has a line for each run, without its weights:
+    {"run": its folder in `out`, "config": ..., "summary": ..., "metrics": [...]}.
     """
     make_folders(folder)
     for file in files:
         _copy(out / file, folder / file)
-    for run in runs:
-        copy_records(run, folder / run.path.relative_to(out))
+    named = {run.path.relative_to(out).as_posix(): run for run in runs}
+    if named:
+        lines = [_to_line(name, run) for name, run in named.items()]
+        replace_file(folder / RUNS, "".join(lines).encode())
 
 
-def copy_records(run: RunFolder, folder: Path) -> None:
-    """Copies config.json, metrics.jsonl and summary.json of `run` into `folder`: no weights."""
-    make_folders(folder)
-    for file in (run.config_file, run.metrics_file, run.summary_file):
-        _copy(file, folder / file.name)
+def read_runs(folder: Path) -> dict[str, dict[str, Any]]:
+    """The records of RUNS by the name of the run, with its config, summary and metrics."""
+    file = folder / RUNS
+    records = [json_object(line, str(file)) for line in file.read_bytes().splitlines()]
+    return {record["run"]: record for record in records}
+
+
+def _to_line(name: str, run: RunFolder) -> str:
+    record = {"config": run.config(), "summary": run.summary(), "metrics": run.metrics()}
+    text = json.dumps({"run": name, **record}, allow_nan=False, separators=(",", ":"))
+    return f"{text}\n"
 
 
 def _copy(file: Path, copy: Path) -> None:

@@ -5,7 +5,6 @@ A file holds one record for each run whose results are still the latest of their
 
 from __future__ import annotations
 
-import datetime
 import json
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -51,11 +50,11 @@ def new_record(
     command: str, machine: Machine, results: dict[str, Result], limits: Limits | None = None
 ) -> Record[Result]:
     """Returns a record of today and of the commit of this checkout."""
-    commit = environment(torch.device("cpu"))["commit"] or "unknown"
+    where = environment(torch.device("cpu"))
     return Record(
         command=command,
-        date=datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
-        commit=str(commit)[:7],
+        date=str(where["date"]),
+        commit=str(where["commit"] or "unknown")[:7],
         machine=machine,
         limits=limits,
         results=results,

@@ -59,11 +59,12 @@ def describe_environment(where: Mapping[str, Any]) -> str:
 
 
 def name_environments(environments: Iterable[Mapping[str, Any]]) -> str:
-    """Every commit and every machine in records of runs, as a sentence without its end."""
+    """Every day, commit and machine in records of runs, as the end of a sentence."""
     records = list(environments)
+    days = dict.fromkeys(literal(each.get("date") or "an unknown day") for each in records)
     commits = dict.fromkeys(literal((each["commit"] or "unknown")[:7]) for each in records)
     machines = dict.fromkeys(map(describe_environment, records))
-    return f"commit {', '.join(commits)}; {'; '.join(machines)}"
+    return f"on {', '.join(days)} at commit {', '.join(commits)}; {'; '.join(machines)}"
 
 
 def figure(value: float | None) -> str:

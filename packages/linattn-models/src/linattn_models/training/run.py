@@ -113,6 +113,7 @@ def train(
     given = {"monitor": monitor, "resume": resume, "evaluate": evaluate is not None}
     require_same_settings({**described, **given})
     accelerator = make_accelerator(config)
+    where = environment(accelerator.device)  # the checkout may have another commit at the end
     require_startable = partial(_require_startable, folder, described, resume)
     on_main_process(require_startable)
     updater = Updater(accelerator, model, data, loss, config, order)
@@ -153,7 +154,7 @@ def train(
         model.to(accelerator.device)
         of_app = {name: described[name] for name in describe}
         on_main_process(
-            lambda: folder.write_summary(of_app | _summarize(folder, updater, progress))
+            lambda: folder.write_summary(of_app | _summarize(folder, updater, progress, where))
         )
     if stop.requested:
         raise KeyboardInterrupt("stopped after the last step; the run is complete")
@@ -207,7 +208,9 @@ def _begin(folder: RunFolder, described: dict[str, Any], progress: Progress) -> 
         remove_leftovers(place)
 
 
-def _summarize(folder: RunFolder, updater: Updater, progress: Progress) -> dict[str, Any]:
+def _summarize(
+    folder: RunFolder, updater: Updater, progress: Progress, where: dict[str, object]
+) -> dict[str, Any]:
     metrics = progress.metrics
     if not metrics:
         trained = [line["loss"] for line in folder.metrics() if line["split"] == "train"]
@@ -218,5 +221,5 @@ def _summarize(folder: RunFolder, updater: Updater, progress: Progress) -> dict[
         "steps": progress.step,
         "train_seconds": round(progress.train_seconds, 3),
         "metrics": metrics,
-        "environment": environment(updater.accelerator.device),
+        "environment": where,
     }

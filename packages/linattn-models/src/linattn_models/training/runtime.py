@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import platform
 import subprocess
@@ -76,8 +77,9 @@ def deterministic_kernels(device: torch.device) -> Iterator[None]:
 
 
 def environment(device: torch.device) -> dict[str, object]:
-    """The versions, device, threads and source commit of this process, null where unknown."""
+    """The day, versions, device, threads and source commit of this process, null where unknown."""
     return {
+        "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
         "torch": torch.__version__,
         "device": _device_name(device),
         "threads": torch.get_num_threads(),
@@ -92,7 +94,9 @@ def environment(device: torch.device) -> dict[str, object]:
 
 def source_commit(folder: Path) -> str | None:
     """The commit of the git checkout around `folder`; None without git, checkout or commit."""
-    command = ["git", "-C", str(folder), "rev-parse", "--verify", "HEAD"]
+    # A container often runs as another user than the one who owns the checkout.
+    mine = ("-c", "safe.directory=*")
+    command = ["git", *mine, "-C", str(folder), "rev-parse", "--verify", "HEAD"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
