@@ -252,6 +252,14 @@ def test_info_shows_the_condition_of_each_backend(
     assert all(condition in shown for condition in conditions.values())
 
 
+def test_info_says_how_threads_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
+        monkeypatch.delenv(name, raising=False)
+    assert any("OMP_WAIT_POLICY and GOMP_SPINCOUNT are not set" in x for x in info.lines())
+    monkeypatch.setenv("GOMP_SPINCOUNT", "1000")
+    assert any("GOMP_SPINCOUNT=1000" in x for x in info.lines())
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [

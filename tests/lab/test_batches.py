@@ -95,3 +95,11 @@ def test_a_batch_that_did_not_fit_after_all_ends_it(search: Search, error: Excep
 
     found = search(rate)
     assert found.batch == found.largest_timed == 4
+
+
+def test_faults_are_not_taken_for_a_lack_of_memory(search: Search) -> None:
+    def rate(batch: int) -> float:
+        raise RuntimeError("a fault")
+
+    with pytest.raises(RuntimeError, match="a fault"):
+        search(rate)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from linattn_lab.machine import measure_limits
+from linattn_lab.machine import describe_machine, measure_limits
+
+
+def test_the_machine_names_its_versions() -> None:
+    machine = describe_machine(threads=3)
+    assert machine.threads == 3
+    assert "torch" in machine.software and "cores" in machine.hardware
 
 
 def test_the_rate_of_multiply_adds_is_measured_where_linattn_cpu_is_installed() -> None:

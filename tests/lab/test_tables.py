@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linattn_lab.tables import (
+    code,
     decimals,
+    figure,
     literal,
     markdown_table,
     memory,
@@ -40,6 +42,11 @@ def test_text_of_a_record_is_never_markup(text: str) -> None:
 
 def test_what_was_not_finite_is_a_dash() -> None:
     assert [decimals(value, 3) for value in (1.23456, 0.0, None)] == ["1.235", "0.000", "-"]
+    assert [figure(x) for x in (None, 0.004, 142.8, 8651.4)] == ["-", "0.00400", "143", "8,651"]
+
+
+def test_code_is_one_line() -> None:
+    assert code("a `b`\nc") == "`a 'b' c`"
 
 
 def test_environments_are_named_once() -> None:

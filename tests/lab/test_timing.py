@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from linattn_lab.timing import (
     FEWEST_CALLS,
+    LEAD_IN_SECONDS,
     MOST_CALLS,
     NotMeasured,
     interleave,
@@ -94,6 +95,11 @@ def test_short_calls_are_repeated_until_their_time_is_used(fake: FakeClock) -> N
     call = fake.call("A", 0.5, 0.125, 0.25, 0.25, 9.0, 0.25)
     assert sample(call, fake.timed, 2.5) == 0.25
     assert fake.calls == ["A"] * (1 + 5)
+
+
+def test_a_long_call_is_made_once(fake: FakeClock) -> None:
+    assert sample(fake.call("A", LEAD_IN_SECONDS), fake.timed, 10.0) == LEAD_IN_SECONDS
+    assert fake.calls == ["A"]
 
 
 @pytest.mark.parametrize(("seconds", "calls"), [(0, FEWEST_CALLS), (1e9, MOST_CALLS)])
