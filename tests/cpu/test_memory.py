@@ -71,6 +71,19 @@ def test_results_do_not_depend_on_what_the_memory_held(length: int) -> None:
     assert all(torch.equal(x, y) for x, y in zip(results(), wanted, strict=True))
 
 
+def test_blocks_fit_what_is_asked() -> None:
+    freed = memory.empty(1, 1, 8 << 20, 1, dtype=torch.float32)  # 32 MiB
+    address = freed.data_ptr()
+    del freed
+    small = memory.empty(1, 1, 1 << 20, 1, dtype=torch.float32)
+    assert small.data_ptr() != address
+    assert memory.empty(1, 1, 5 << 20, 1, dtype=torch.float32).data_ptr() == address
+    large = memory.empty(1, 1, 9 << 20, 1, dtype=torch.float32)
+    assert large.nbytes == 36 << 20
+    large.fill_(1)
+    assert bool(large.eq(1).all())
+
+
 def test_no_more_is_kept_than_the_documentation_says() -> None:
     blocks = [memory.empty(1, 1, 16 << 20, 1, dtype=torch.float32) for _ in range(6)]
     blocks.append(memory.empty(1, 1, 96 << 20, 1, dtype=torch.float32))  # too large on its own

@@ -133,6 +133,15 @@ def test_a_stop_string_ends_a_sequence(serve: Serve) -> None:
     assert "".join(x["text"] for x in streamed) == choice["text"]
 
 
+def test_what_is_no_stop_string_after_all_is_sent(serve: Serve) -> None:
+    text = make_model().decode(expected_tokens(20, seeds=1))[0]
+    stop = [text[3:12] + "?", text[-2:] + "?"]
+    parts = serve().stream(prompt="abc", seed=1, max_tokens=20, stop=stop)
+    choices = [choice for part in parts for choice in part["choices"]]
+    assert "".join(choice["text"] for choice in choices) == text
+    assert choices[-1]["finish_reason"] == "length"
+
+
 @pytest.mark.parametrize("as_bytes", [False, True])
 def test_a_state_is_continued(serve: Serve, as_bytes: bool) -> None:
     server = serve()

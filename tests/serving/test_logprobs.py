@@ -196,3 +196,12 @@ def test_a_prompt_alone_is_scored(serve: Serve) -> None:
         body = {"prompt": "abc", "max_tokens": 0, **wrong}
         refused = server.ask("POST", "/v1/completions", json=body).json()
         assert refused["error"]["param"] == "max_tokens"
+
+
+def test_reading_token_by_token_draws_the_same_and_leaves_the_same_state(serve: Serve) -> None:
+    server, fields = serve(), {"prompt": "abcdefgh " * 9, "seed": 2, "return_state": True}
+    (plain,) = server.complete(**fields)["choices"]
+    (scored,) = server.complete(echo=True, logprobs=0, **fields)["choices"]
+    rest = [server.complete(state=x["state"], seed=2)["choices"] for x in (plain, scored)]
+    assert scored["tokens"] == plain["tokens"]
+    assert rest[0][0]["tokens"] == rest[1][0]["tokens"]

@@ -136,6 +136,17 @@ def test_softmax_of_recent_keys_and_an_lstm_stream(
             torch.testing.assert_close(outputs[row, :ends], wanted, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("subsampling", [1, 4])
+def test_frames_may_come_in_the_same_memory(subsampling: int) -> None:
+    model, frames = tiny(subsampling=subsampling), frames_of(1, 24)
+    state, memory, outputs = initial_stream_state(model), torch.empty(1, 12, FEATURES), []
+    for piece in frames.split(12, 1):
+        out, state = stream_step(model, memory.copy_(piece), state)
+        outputs.append(out)
+    whole = model(frames, chunk=12 // subsampling)
+    torch.testing.assert_close(torch.cat(outputs, 1), whole, rtol=0, atol=1e-5)
+
+
 def test_softmax_reads_its_block_and_the_keys_before() -> None:
     past, block, length = 3, 2, 7
     mixer = SoftmaxMixer(Softmax(past_size=past), 2, 4, True, causal_block=block)

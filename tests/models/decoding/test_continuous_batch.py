@@ -222,6 +222,50 @@ def test_prompts_are_read_in_chunks_while_others_draw() -> None:
 
 
 @needs_cpu_backend
+def test_places_without_a_sequence_stay_at_the_start() -> None:
+    """Else they pass the model's last position before a longer sequence does, and end all."""
+    batch = batch_of(compile_decoder(long_model()), 8)
+    for length in [9] * 4 + [40] * 4:
+        batch.add(Request([], length))
+    batch.step()
+    while batch.num_seqs_running > 4:
+        batch.step()
+    batch.step()  # four places are dropped
+    batch.add(Request([], LONGEST))  # they come back, three of them without a sequence
+    while batch.num_seqs_running > 1:
+        batch.step()
+    for _ in range(4):
+        batch.add(Request([], LONGEST))
+    assert set(run_batch(batch).ends.values()) == {"length"}
+
+
+@needs_cpu_backend
+def test_a_step_reads_at_most_so_many_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first tokens of sequences that join count: they are read by the same step."""
+    decoder = compile_decoder(long_model())
+    batch = batch_of(decoder, 8, 56, steps=1)
+    read: list[int] = []
+    prefill, step = decoder.prefill, decoder.steps_and_draws
+
+    def count_prefill(tokens: Tensor, *rest: Any) -> Any:
+        read[-1] += tokens.shape[1]
+        return prefill(tokens, *rest)
+
+    def count_step(*rest: Any) -> Any:
+        read[-1] += batch.num_seqs_running
+        return step(*rest)
+
+    monkeypatch.setattr(decoder, "prefill", count_prefill)
+    monkeypatch.setattr(decoder, "steps_and_draws", count_step)
+    for _ in range(8):
+        batch.add(Request([1] * 26, 60))
+    while batch.has_work:
+        read.append(0)
+        batch.step()
+    assert max(read) <= 56
+
+
+@needs_cpu_backend
 def test_nan_aborts_its_own_sequence_alone() -> None:
     model = long_model()
     decoder = compile_decoder(model)

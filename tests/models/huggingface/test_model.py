@@ -239,6 +239,37 @@ def test_trained_decay_is_loaded_as_it_was_saved(dtype: torch.dtype, tmp_path: P
         assert torch.equal(weight.double(), model.get_parameter(name).double())
 
 
+def test_device_map_keeps_the_model_whole() -> None:
+    accelerate = pytest.importorskip("accelerate")
+    model = wrapped()
+    nowhere_whole = {0: "1KB", "cpu": "1GB"}
+
+    devices = accelerate.infer_auto_device_map(
+        model, nowhere_whole, no_split_module_classes=model._no_split_modules
+    )
+
+    assert set(devices.values()) == {"cpu"}
+
+
+def test_half_precision_with_sinusoidal_positions(tmp_path: Path) -> None:
+    model = AutoregressiveTransformer(tiny_config(), VOCABULARY, 8, "sinusoidal")
+    LinattnForCausalLM.from_linattn(model).save_pretrained(tmp_path)
+
+    half = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
+
+    assert half(PAIR).logits.isfinite().all()
+
+
+def test_a_new_model_has_the_weights_that_ours_are_drawn_with() -> None:
+    config = LinattnConfig(tiny_config(), VOCABULARY, ROOM)
+    torch.manual_seed(3)
+    new = LinattnForCausalLM(config)
+    torch.manual_seed(3)
+    wanted = AutoregressiveTransformer(tiny_config(), VOCABULARY, ROOM).state_dict()
+
+    assert all(torch.equal(wanted[name], x) for name, x in new.model.state_dict().items())
+
+
 def test_lsh_runs_all_tokens_again() -> None:
     model = wrapped("lsh-1")
     prompt = torch.tensor([[1, 2, 3]])
