@@ -146,8 +146,6 @@ def test_works_in_bfloat16_and_compiles_into_one_graph() -> None:
     [
         ({"num_heads": 3}, "embed_dim"),
         ({"num_kv_heads": 3}, "num_kv_heads"),
-        ({"num_kv_heads": 0}, "num_heads"),
-        ({"num_kv_heads": 2.0}, "num_heads"),
         ({"head_dim": 0}, "head_dim"),
         ({"num_heads": 0}, "num_heads"),
         ({"eps": -1.0}, "eps"),

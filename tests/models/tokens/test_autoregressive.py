@@ -162,7 +162,6 @@ def test_a_full_sequence_refuses_to_go_on(attention: str) -> None:
         (7, ints(2, 10)),
         (7, torch.zeros(2, 3)),
         (7, torch.tensor([[1, 7]])),
-        (7, ints(3)),
         (7, [[1, 2]]),
         (HEADS[2], ints(2, 3)),
         (HEADS[2], torch.full((1, 2, 3), 8)),
