@@ -99,4 +99,4 @@ def rotate(x: Tensor, rotation: Rotation) -> Tensor:
     first, second = x.chunk(2, dim=-1)
     cosine, sine = rotation
     turned = (first * cosine - second * sine, second * cosine + first * sine)
-    return torch.cat(turned, dim=-1).to(x.dtype)
+    return torch.cat([half.to(x.dtype) for half in turned], dim=-1)

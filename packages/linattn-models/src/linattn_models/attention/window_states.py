@@ -71,12 +71,12 @@ class WindowSlots(NamedTuple):
 
     Attributes:
         own: (B,) int64, p mod w, the slot of the step's own key.
-        visible: (B, w) bool, the slots that hold keys after the step.
+        empty: (B, w) bool, the slots that hold no key after the step.
         leaving: (B,) int64, the row where its window was full, so that a key leaves it, or -1.
     """
 
     own: Tensor
-    visible: Tensor
+    empty: Tensor
     leaving: Tensor
 
     @classmethod
@@ -85,7 +85,7 @@ class WindowSlots(NamedTuple):
         every_slot = torch.arange(window_size, device=position.device)
         rows = torch.arange(position.shape[0], device=position.device)
         leaving = torch.where(position >= window_size, rows, -1)
-        return cls(position % window_size, every_slot <= position.unsqueeze(1), leaving)
+        return cls(position % window_size, every_slot > position.unsqueeze(1), leaving)
 
 
 def step_windows(
@@ -134,7 +134,7 @@ def step_windows(
 
         rows = (scaled * root).squeeze(2).unflatten(1, groups)
         scores = rows @ keys[..., :dim].to(dtype).mT  # (B, H_kv, H / H_kv, w)
-        scores = scores.masked_fill(~slots.visible[:, None, None], -torch.inf)
+        scores = scores.masked_fill(slots.empty[:, None, None], -torch.inf)
         log_sum = scores.logsumexp(-1, keepdim=True)
         near = ((scores - log_sum).exp() @ values.to(dtype)).flatten(1, 2)
         share = share_of_linear(window, scaled, normalizer, log_sum.flatten(1, 2))

@@ -42,7 +42,7 @@ from linattn_models.attention.windows import Window
 from linattn_models.basics.packing import Packing, last_of
 from linattn_models.state import FixedState, WindowCache, zero_states
 
-# The dtype of the layers' products. The head's products, norms, sums and states are float32.
+# The dtype of matrices and of their products. Norms, sums, states and parameters are float32.
 _PRODUCTS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -80,7 +80,7 @@ class TorchStep:
 
     Args:
         description: the model.
-        weights: "float32", or "bfloat16" for the layers' matrices and products.
+        weights: "float32", or "bfloat16" for the matrices of layers and head, and their products.
         backend: the backend of the attention, as for `linear_attention`.
     """
 
@@ -127,7 +127,7 @@ class TorchStep:
             x = _embed(tokens, inputs)  # (B, E)
             if tokens.positions is not None:
                 x.add_(tokens.positions.index_select(0, position))
-            return _product(self._layers(x, attend), tokens.output)
+            return _parameters(self._layers(x, attend), tokens.output)
 
     def prefill(
         self,
@@ -159,7 +159,7 @@ class TorchStep:
             y = self._layers(x.flatten(0, 1), partial(kind, prompts)).view_as(x)
             if tokens is None:
                 return y if packing is None else packing.unpack(y), prompts.after
-            return _product(last_of(y, packing), tokens.output), prompts.after
+            return _parameters(last_of(y, packing), tokens.output), prompts.after
 
     def _layers(self, x: Tensor, attend: Attend) -> Tensor:
         """(R, E) -> (R, E); overwrites `x`."""
@@ -254,11 +254,10 @@ class TorchStep:
     def _split(self, projected: Tensor, rotation: Rotation | None) -> tuple[Tensor, ...]:
         """Queries (R, H, D), keys and values (R, H_kv, D) as the operator reads them."""
         model = self.model
-        heads = (model.num_heads, model.num_kv_heads, model.num_kv_heads)
-        by_head = projected.view(-1, sum(heads), model.head_dim)
-        query, key, value = by_head.split(heads, dim=1)
-        if rotation is not None:
-            query, key = rotate(query, rotation), rotate(key, rotation)
+        heads = model.num_heads, model.num_kv_heads
+        by_head = projected.view(-1, sum(heads) + heads[1], model.head_dim)
+        both, value = by_head.split((sum(heads), heads[1]), dim=1)
+        query, key = (both if rotation is None else rotate(both, rotation)).split(heads, dim=1)
         return query, key, value
 
     def _settings(self, index: int, log_decay: Tensor | None) -> dict[str, Any]:
@@ -298,6 +297,16 @@ def _normalize(x: Tensor, norm: Norm) -> Tensor:
 def _product(x: Tensor, affine: Affine) -> Tensor:
     x = x.to(affine.weight.dtype)
     return x @ affine.weight if affine.bias is None else affine.bias.addmm(x, affine.weight)
+
+
+def _parameters(x: Tensor, output: Affine) -> Tensor:
+    """(R, P) float32: sums of products of bfloat16 are not rounded."""
+    x = x.to(output.weight.dtype)
+    if x.is_cuda:  # `float` is for the compiler of torch 2.13, whose result has the dtype of x
+        y = torch.mm(x, output.weight, out_dtype=torch.float32).float()
+    else:
+        y = x.float() @ output.weight.float()
+    return y if output.bias is None else y.add_(output.bias)
 
 
 def _mix(
@@ -352,22 +361,22 @@ def _embed_prompts(coding: TokenCoding, tokens: Tensor, begins: bool) -> Tensor:
 
 
 def _copy(part: Any, dtype: torch.dtype) -> Any:
-    """A part of a model with copied tensors: the layers' matrices and their biases in `dtype`.
+    """A part of a model with copied tensors: matrices and their biases in `dtype`.
 
-    Norms, the coding of tokens, decays, `log_gamma` and learned maps stay in float32.
+    Norms, embeddings, positions, decays, `log_gamma` and learned maps stay in float32.
     """
     if isinstance(part, Tensor):
         # The copy keeps strides: BLAS reads a transposed matrix equally fast.
         return part.detach().to(dtype, copy=True)
+    own = dtype if isinstance(part, Affine) else torch.float32
+
+    def copied(value: Any) -> Any:
+        return _copy(value, own if isinstance(value, Tensor) else dtype)
+
     if isinstance(part, tuple):
-        return tuple(_copy(each, dtype) for each in part)
+        return tuple(map(copied, part))
     if not is_dataclass(part) or isinstance(part, type):
         return part
-    matrices = torch.float32 if isinstance(part, TokenCoding) else dtype
-    vectors = matrices if isinstance(part, Affine) else torch.float32
-    values = {field.name: getattr(part, field.name) for field in fields(part)}
-    copies = {
-        name: _copy(value, vectors if isinstance(value, Tensor) else matrices)
-        for name, value in values.items()
-    }
-    return replace(part, **copies)
+    return replace(
+        part, **{field.name: copied(getattr(part, field.name)) for field in fields(part)}
+    )
