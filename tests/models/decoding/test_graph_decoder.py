@@ -254,7 +254,7 @@ def test_the_decoder_of_a_model_on_a_gpu_is_a_graph(monkeypatch: pytest.MonkeyPa
     model = model_of()
     description = model.describe()
     fields = {name: getattr(description, name) for name in description.__dataclass_fields__}
-    monkeypatch.setattr(compiled, "CudaGraphRecorder", lambda device: EagerRecorder())
+    monkeypatch.setattr(compiled, "CudaGraphRecorder", lambda device, fuses: EagerRecorder())
     decoder = compiled.compile_described(model, OnGpu(**fields), "float32", "auto")
     assert isinstance(decoder.native, GraphDecoder) and "unrecorded" in repr(decoder)
     with pytest.raises(TypeError, match=r"call load_decoder\(folder\)"):
@@ -304,6 +304,16 @@ def test_auto_takes_graphs_on_a_gpu() -> None:
         for which in ("auto", "eager")
     )
     assert torch.equal(auto, eager)
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_fused_graphs_draw_the_tokens_of_the_model() -> None:
+    model = model_of(window_size=3, decay="gated").cuda()
+    decoder = compile_decoder(model, fuse=True)
+    assert "fused" in repr(decoder)
+    for batch in (1, 3):
+        assert torch.equal(decoder.generate(batch, seeds=5), model.generate(batch, seeds=5))
 
 
 @pytest.mark.gpu

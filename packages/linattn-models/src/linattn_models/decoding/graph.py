@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import FunctionType
 from typing import Protocol, TypeVar, cast
 
 import torch
@@ -36,6 +37,13 @@ _FREE_SLOTS = 4
 _FEW_ROWS = 64
 # How often the work runs before it is recorded, so that libraries load kernels and allocate memory.
 _WARM_UPS = 2
+
+# Settings of torch's compiler: a product of one row is a sum that what follows joins, tuned on the
+# GPU; and sums that do not depend on each other are one kernel.
+_FUSION: dict[str, str | int | bool | Callable[..., object]] = {
+    "coordinate_descent_tuning": True,
+    "combo_kernels": True,
+}
 
 Result = TypeVar("Result")
 States = Sequence[DecoderState]
@@ -84,14 +92,27 @@ class EagerRecorder:
         """Does nothing: no run is pending."""
 
 
+def fuse(work: Callable[[], Result]) -> Callable[[], Result]:
+    """The same work in fewer kernels, which torch's compiler makes at the first call."""
+
+    def run() -> Result:
+        return work()
+
+    # A code object of its own: torch compiles each for a few sizes only.
+    own = FunctionType(run.__code__.replace(), run.__globals__, closure=run.__closure__)
+    fused: Callable[[], Result] = torch.compile(own, fullgraph=True, dynamic=False, options=_FUSION)
+    return fused
+
+
 class CudaGraphRecorder:
     """Records CUDA graphs; each run is one launch on the current stream.
 
     Args:
         device: where the tensors of the work are.
+        fuses: whether torch's compiler fuses the kernels first.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, fuses: bool = False) -> None:
         if device.type != "cuda":
             advice = "move the model by .cuda(), or compile_decoder packs it for the CPU"
             raise CannotCompile(expected("a CUDA graph", "weights on a CUDA GPU", device, advice))
@@ -102,9 +123,12 @@ class CudaGraphRecorder:
         self.device = device
         self._stream: torch.cuda.Stream | None = None
         self._last: torch.cuda.Stream | None = None
-        self.name = f"CUDA graphs on {torch.cuda.get_device_name(device)}"
+        self._fuses = fuses
+        kernels = " of fused kernels" if fuses else ""
+        self.name = f"CUDA graphs{kernels} on {torch.cuda.get_device_name(device)}"
 
     def record(self, work: Callable[[], Result]) -> Callable[[], Result]:
+        work = fuse(work) if self._fuses else work
         # One recording at a time in the whole process: torch synchronizes the device before it
         # records, which CUDA forbids while any stream is being recorded.
         with _one_recording, torch.cuda.device(self.device):
