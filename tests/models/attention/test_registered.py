@@ -304,8 +304,8 @@ def test_bad_registrations_are_refused(arguments: Any, wanted: str, open_registr
     [
         ("attend", r"MeanMixer.attend: expected heads of shape \(1, 2, 2, 4\), got \(1, 2, 4\)"),
         ("initial_state", "MeanMixer.initial_state: expected a state of a registered class"),
-        ("batch", "z of floating dtype and shape"),
-        ("attend_and_keep", "as initial_state's"),
+        ("batch", "MeanMixer.initial_state: expected floating dtypes"),
+        ("attend_and_keep", "MeanMixer.attend_and_keep: expected floating dtypes"),
         ("attend_next", r"MeanMixer.attend_next: expected heads of shape \(1, 2, 4\)"),
     ],
 )

@@ -20,7 +20,7 @@ from linattn_models import (
     Request,
     SamplingParams,
 )
-from linattn_models.decoding.stopping import Stop, TextEnd
+from linattn_models.decoding.stopping import RowStop, Stop
 from linattn_models.decoding.texts import TextParts, contexts_of
 from linattn_models.heads.tokenizer import decode_tokens
 from linattn_models.state import NOTHING, UNKNOWN, remember
@@ -189,7 +189,7 @@ def test_a_stop_string_is_found_with_the_token_that_completes_it(
     if string and "\ufffd" not in string:
         text = [decode_tokens(tokenizer, before + after[:x]) for x in range(1, len(after) + 1)]
         expected = next(x for x, so_far in enumerate(text, 1) if string in so_far[len(known) :])
-        end = TextEnd(Stop(strings=("never", string), tokenizer=tokenizer), before)
+        end = RowStop(Stop(strings=("never", string), tokenizer=tokenizer), before)
         assert next(x for x, token in enumerate(after, 1) if end.add(token)) == expected
         assert len(end._before) <= 12  # what is kept does not grow
 
@@ -212,7 +212,7 @@ def test_half_of_a_character_is_no_stop_string(make: Callable[[], Any]) -> None:
     """A replacement character that the text has is one, with the token after it."""
     tokenizer = make()
     stop = Stop(strings=("\ufffd",), tokenizer=tokenizer)
-    end = TextEnd(stop, spell(tokenizer, "a\ufffd"))
+    end = RowStop(stop, spell(tokenizer, "a\ufffd"))
     assert not any(map(end.add, spell(tokenizer, "é日😀")))
     found = [*map(end.add, spell(tokenizer, "\ufffda"))]
     assert found == [False, False, False, True]

@@ -55,7 +55,7 @@ class TestQuantized:
             assert small.step(tokens[:, 0], state)[0].shape == parameters.shape
 
     def test_it_is_not_saved(self, tmp_path: Path) -> None:
-        with pytest.raises(ValueError, match="quantized"):
+        with pytest.raises(TypeError, match="quantized"):
             save(quantize(AutoregressiveTransformer(LAYERS, 9, max_length=20)), tmp_path)
         assert not any(tmp_path.iterdir())
 

@@ -74,7 +74,8 @@ def _is_plain(call: AttentionCall, backend: str, enable_gqa: bool) -> bool:
     return (
         len(q) == len(k) == len(v) == 4
         and q[0] == k[0] == v[0]
-        and q[1] == k[1] == v[1]
+        and k[1] == v[1]
+        and (q[1] == k[1] or (enable_gqa is True and 0 < k[1] <= q[1] and q[1] % k[1] == 0))
         and q[3] == k[3]
         and k[2] == v[2]
         and (is_causal is False or (is_causal is True and q[2] == k[2]))
@@ -90,7 +91,7 @@ def _is_plain(call: AttentionCall, backend: str, enable_gqa: bool) -> bool:
         and call.log_decay is None
         and call.normalize is True
         and call.return_normalizer is False
-        and enable_gqa is False
+        and isinstance(enable_gqa, bool)
         and isinstance(call.eps, float)
         and 0 <= call.eps < math.inf
         and isinstance(backend, str)
@@ -172,19 +173,21 @@ def _is_plain_step(call: StepCall, backend: str, enable_gqa: bool, inplace: bool
     if not isinstance(state, LinearAttentionState):
         return False
     s, z = state
+    q, k, v = query.shape, key.shape, value.shape
     return (
-        query.shape == key.shape
+        len(q) == len(k) == len(v) == len(z.shape) == 3
+        and q[::2] == k[::2]
+        and (q[1] == k[1] or (enable_gqa is True and 0 < k[1] <= q[1] and q[1] % k[1] == 0))
+        and v[:2] == k[:2] == z.shape[:2]
+        and s.shape == (*z.shape, *v[2:])
         and query.dtype == key.dtype == value.dtype
         and s.dtype == z.dtype == SUMS.get(value.dtype)
-        and len(query.shape) == len(value.shape) == len(z.shape) == 3
-        and value.shape[:2] == query.shape[:2] == z.shape[:2]
-        and s.shape == (*z.shape, *value.shape[2:])
         and query.device == key.device == value.device == s.device == z.device
         and query.layout is key.layout is value.layout is torch.strided
         and call.state_indices is None
         and call.log_decay is None
         and call.normalize is True
-        and enable_gqa is False
+        and isinstance(enable_gqa, bool)
         and isinstance(inplace, bool)
         and isinstance(call.eps, float)
         and 0 <= call.eps < math.inf

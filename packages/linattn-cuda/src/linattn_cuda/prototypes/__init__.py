@@ -2,8 +2,7 @@
 
     from linattn_cuda.prototypes import LADDER
 
-    for rung in LADDER.values():
-        print(rung.name, rung.idea)
+    print(list(LADDER))  # from the lowest rung
     out = LADDER["chunked"].attention(query, key, value)  # CUDA tensors (B, H, N, D)
 
 Each rung is one file under `kernels/`, to be read in this order, over the same device headers as

@@ -1,4 +1,4 @@
-"""The rungs, from the lowest: each one's idea, its kernels, and how they are launched.
+"""The rungs, from the lowest: their kernels, and how they are launched; their files say the ideas.
 
 CuPy compiles a rung's file when it is first called. Its kernels run on torch's stream.
 """
@@ -31,7 +31,7 @@ FOLDERS = (Path(_native.__file__).parent / "include", KERNELS)
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 WIDEST = 128  # features and values of a head
 CHUNK = 64  # positions that the rungs on tensor cores take at a time
-_CHUNK_THREADS = 128
+_THREADS = 128  # of their blocks
 # A shorter segment is not worth it: its sums are read and written as well.
 _SHORTEST_SEGMENT = 512
 _BLOCKS_PER_MULTIPROCESSOR = 4
@@ -76,12 +76,12 @@ class Problem(NamedTuple):
     @classmethod
     def of(cls, call: AttentionCall, multiprocessors: int) -> Problem:
         """With as many segments in whole chunks as keep a GPU busy, and no more."""
-        batch, heads, length, dim = call.query.shape
-        wanted = _BLOCKS_PER_MULTIPROCESSOR * multiprocessors // max(1, batch * heads)
+        blocks, length = call.batch * call.heads, call.query_length
+        wanted = _BLOCKS_PER_MULTIPROCESSOR * multiprocessors // max(1, blocks)
         segments = max(1, min(wanted, length // _SHORTEST_SEGMENT))
         segment = max(1, -(-length // (segments * CHUNK))) * CHUNK
-        widths = pad_width(dim), pad_width(call.value_dim)
-        return cls(batch * heads, length, *widths, segment, call.value_dtype.itemsize)
+        widths = pad_width(call.feature_dim), pad_width(call.value_dim)
+        return cls(blocks, length, *widths, segment, call.value_dtype.itemsize)
 
     @property
     def segments(self) -> int:
@@ -118,45 +118,21 @@ class Launch(NamedTuple):
     shared: int
 
 
-def _plan_recurrent(x: Problem) -> list[Launch]:
-    """A block a head, a thread a value."""
-    threads = -(-(x.value_dim + 1) // 32) * 32
-    return [Launch("recurrent", (x.blocks, 1), threads, 4 * (2 * x.dim + 1))]
-
-
-def _plan_chunked(x: Problem) -> list[Launch]:
-    """Wide rows take shorter chunks."""
-    chunk = 16 if x.dim + x.value_dim > 128 else 32
-    numbers = chunk * (2 * (x.dim + 1) + x.value_dim + 1 + chunk) + x.dim * (x.value_dim + 1)
-    return [Launch("chunked", (x.blocks, 1), 256, 4 * numbers)]
-
-
-def _plan_split(x: Problem) -> list[Launch]:
-    """A block a segment: sums of all but the last, states before each, outputs."""
-    before = (x.blocks, x.segments - 1)
-    sums = Launch("segment_sums", before, _CHUNK_THREADS, x.two_chunks)
-    starts = Launch("segment_starts", (x.blocks, -(-x.state_numbers // 256)), 256, 0)
-    outputs = Launch("segment_outputs", (x.blocks, x.segments), _CHUNK_THREADS, x.two_chunks)
-    return [sums, starts, outputs] if x.segments > 1 else [starts, outputs]
-
-
 @dataclass(frozen=True)
 class Rung:
-    """One step of the ladder.
+    """One step of the ladder; its file says what it adds to the one below.
 
     Attributes:
         name: of the rung, and of its file under `kernels/`.
-        idea: what it adds to the one below, in a sentence; its file says more.
         plan: the launches that a problem takes.
         capability: the oldest GPU that it is compiled for.
         keeps: dtypes whose accuracy it keeps; others run, with that of bfloat16.
     """
 
     name: str
-    idea: str
     plan: Callable[[Problem], list[Launch]]
-    capability: tuple[int, int]
-    keeps: tuple[torch.dtype, ...]
+    capability: tuple[int, int] = (8, 0)
+    keeps: tuple[torch.dtype, ...] = (torch.bfloat16,)
 
     @property
     def source(self) -> Path:
@@ -169,13 +145,7 @@ class Rung:
         return tuple(launch.kernel for launch in self.plan(Problem(1, 2 * CHUNK, 16, 16, CHUNK, 2)))
 
     def attention(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        feature_map: str = "elu",
-        eps: float = 1e-6,
+        self, query: Tensor, key: Tensor, value: Tensor, *, feature_map: str = "elu"
     ) -> Tensor:
         """Causal `linear_attention` on a GPU by this rung, without gradients.
 
@@ -185,8 +155,8 @@ class Rung:
         Raises:
             ValueError: tensors that are not on a GPU, or whose shapes, dtypes or map do not fit.
         """
-        query, key, value = query.detach(), key.detach(), value.detach()
-        call = AttentionCall(query, key, value, True, feature_map, eps=eps)
+        tensors = query.detach(), key.detach(), value.detach()
+        call = AttentionCall(*tensors, True, feature_map)
         call = check_attention(call, "cupy", enable_gqa=False)
         if (reason := self.refuses(call)) is not None:
             raise ValueError(f"rung {self.name!r} cannot run this call: {reason}")
@@ -198,19 +168,15 @@ class Rung:
         reason = find_refusal(call) or device.find_wrong_device(call.device) or find_fault()
         if reason is not None:
             return reason
-        gpu = device.gpu_of(call.device)
-        if gpu.capability < self.capability:
-            return (
-                f"its rung {self.name} needs compute capability {self.capability} and {gpu.name} "
-                f"has {gpu.capability}; {ELSEWHERE}."
-            )
-        needed = max(launch.shared for launch in self.plan(Problem.of(call, 1)))
-        if needed > gpu.shared_bytes:
-            return (
-                f"its rung {self.name} needs {needed:,} bytes of shared memory a block and "
-                f"{gpu.name} offers {gpu.shared_bytes:,}; {ELSEWHERE}."
-            )
-        return None
+        gpu, needed = device.gpu_of(call.device), self.plan(Problem.of(call, 1))
+        shared = max(launch.shared for launch in needed)
+        if gpu.capability >= self.capability and gpu.shared_bytes >= shared:
+            return None
+        return (
+            f"its rung {self.name} needs compute capability {self.capability} and {shared:,} bytes "
+            f"of shared memory a block; {gpu.name} has {gpu.capability} and {gpu.shared_bytes:,}; "
+            f"{ELSEWHERE}."
+        )
 
     def run(self, call: AttentionCall) -> Output:
         """The same as `launch`, on the tensors' GPU."""
@@ -243,20 +209,18 @@ Launcher = Callable[[Rung, Problem, Arguments, Tensor], None]
 
 def find_refusal(call: AttentionCall) -> str | None:
     """What no rung does on any machine, as a sentence; None for a call that rungs take."""
+    dtypes = {call.query_dtype, call.value_dtype}
+    wide = max(call.feature_dim, call.value_dim)
     for name, usual in _ALONE.items():
         if getattr(call, name) is not usual:
             return f"its rungs are forward only and take {name}={usual} alone; {ELSEWHERE}."
-    if call.heads != call.kv_heads:
-        return f"its rungs have no groups of heads; {ELSEWHERE}."
-    dtypes = {call.query_dtype, call.value_dtype}
-    if len(dtypes) > 1 or not dtypes <= DTYPES.keys():
+    if call.heads != call.kv_heads or len(dtypes) > 1 or not dtypes <= DTYPES.keys():
         names = " and ".join(sorted(str(x).removeprefix("torch.") for x in dtypes))
-        return f"its rungs take float32, bfloat16 or float16 alone and got {names}; {ELSEWHERE}."
-    if call.feature_map not in POINTWISE:
-        return f"its rungs apply {', '.join(POINTWISE)} and no {quote(call.feature_map)}."
-    if max(call.feature_dim, call.value_dim) > WIDEST:
-        widths = f"{call.feature_dim} and {call.value_dim}"
-        return f"its rungs take up to {WIDEST} features and values and got {widths}; {ELSEWHERE}."
+        got = f"{call.heads} and {call.kv_heads} heads of {names}"
+        return f"its rungs take as many heads of keys, in one dtype of 16 or 32 bits, not {got}."
+    if call.feature_map not in POINTWISE or wide > WIDEST:
+        got = f"{quote(call.feature_map)} and {wide}"
+        return f"its rungs take {', '.join(POINTWISE)} and up to {WIDEST} numbers, not {got}."
     return None
 
 
@@ -296,37 +260,38 @@ def _load(file: Path, symbols: tuple[str, ...]) -> Any:
     )
 
 
-_HALF = (torch.bfloat16,)
+def _plan_recurrent(x: Problem) -> list[Launch]:
+    """A block a head, a thread a value."""
+    threads = -(-(x.value_dim + 1) // 32) * 32
+    return [Launch("recurrent", (x.blocks, 1), threads, 4 * (2 * x.dim + 1))]
+
+
+def _plan_chunked(x: Problem) -> list[Launch]:
+    """Wide rows take shorter chunks."""
+    chunk = 16 if x.dim + x.value_dim > 128 else 32
+    numbers = chunk * (2 * (x.dim + 1) + x.value_dim + 1 + chunk) + x.dim * (x.value_dim + 1)
+    return [Launch("chunked", (x.blocks, 1), 256, 4 * numbers)]
+
+
+def _plan_split(x: Problem) -> list[Launch]:
+    """A block a segment: sums of all but the last, states before each, outputs."""
+    sums = Launch("segment_sums", (x.blocks, x.segments - 1), _THREADS, x.two_chunks)
+    starts = Launch("segment_starts", (x.blocks, -(-x.state_numbers // 256)), 256, 0)
+    outputs = Launch("segment_outputs", (x.blocks, x.segments), _THREADS, x.two_chunks)
+    return [sums, starts, outputs] if x.segments > 1 else [starts, outputs]
+
+
+def _plan_one(kernel: str, shared: Callable[[Problem], int]) -> Callable[[Problem], list[Launch]]:
+    return lambda x: [Launch(kernel, (x.blocks, 1), _THREADS, shared(x))]
+
+
 _RUNGS = (
-    Rung(
-        "recurrent",
-        "The paper's algorithm: one block a head, one position at a time, S in registers; feature "
-        "map and normalizer fused.",
-        _plan_recurrent, (7, 5), tuple(DTYPES),
-    ),
-    Rung(
-        "chunked",
-        "A chunk of positions a step: the masked product within it, S between chunks.",
-        _plan_chunked, (7, 5), tuple(DTYPES),
-    ),
-    Rung(
-        "tensor_cores",
-        "The chunk's products on tensor cores, in bfloat16 with float32 sums.",
-        lambda x: [Launch("tensor_cores", (x.blocks, 1), _CHUNK_THREADS, x.tile_bytes)],
-        (8, 0), _HALF,
-    ),
-    Rung(
-        "overlapped",
-        "The next chunk is copied while this one is computed.",
-        lambda x: [Launch("overlapped", (x.blocks, 1), _CHUNK_THREADS, x.two_chunks)],
-        (8, 0), _HALF,
-    ),
-    Rung(
-        "split",
-        "The sequence in segments, for few heads and long sequences: sums, starts, outputs.",
-        _plan_split, (8, 0), _HALF,
-    ),
-)  # fmt: skip
+    Rung("recurrent", _plan_recurrent, (7, 5), tuple(DTYPES)),
+    Rung("chunked", _plan_chunked, (7, 5), tuple(DTYPES)),
+    Rung("tensor_cores", _plan_one("tensor_cores", lambda x: x.tile_bytes)),
+    Rung("overlapped", _plan_one("overlapped", lambda x: x.two_chunks)),
+    Rung("split", _plan_split),
+)
 
 #: The rungs by name, from the lowest.
 LADDER = {rung.name: rung for rung in _RUNGS}

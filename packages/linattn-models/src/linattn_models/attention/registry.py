@@ -52,12 +52,9 @@ def register_attention(
         wanted = "a class that derives from Mixer and has attend"
         raise TypeError(expected("mixer", wanted, quote(mixer)))
     kind = getattr(config, "kind", None)
-    if not isinstance(kind, str) or not kind:
-        raise TypeError(expected(f"kind of {config.__name__}", "a name, a str", quote(kind)))
-    if kind in KINDS:
-        advice = "choose another kind"
-        wanted = "one that no attention has"
-        raise ValueError(expected(f"kind of {config.__name__}", wanted, quote(kind), advice))
+    if not isinstance(kind, str) or not kind or kind in KINDS:
+        wanted = "a name, a str, that no attention has"
+        raise ValueError(expected(f"kind of {config.__name__}", wanted, quote(kind)))
     if not config.takes <= OPTIONS:
         wanted, got = f"some of {sorted(OPTIONS)}", sorted(config.takes)
         raise ValueError(expected(f"takes of {config.__name__}", wanted, got))
@@ -99,11 +96,11 @@ def _check_protocol(mixer: Mixer, steps: bool) -> None:
             _check_state(f"{name}.initial_state", own)
             after, state = mixer.attend_and_keep(query, key, value, None, 3, None, START, *more)
             _check_heads(f"{name}.attend_and_keep", after, heads)
-            _check_same(f"{name}.attend_and_keep", state, own)
+            _check_state(f"{name}.attend_and_keep", state, own)
             query, key, value, *more = mixer.split(x[:, 0])
             after, state = mixer.attend_next(query, key, value, state, Cursor(2, 2), *more)
             _check_heads(f"{name}.attend_next", after, (1, *heads[1::2]))
-            _check_same(f"{name}.attend_next", state, own)
+            _check_state(f"{name}.attend_next", state, own)
     mixer.train(training)
 
 
@@ -113,22 +110,18 @@ def _check_heads(what: str, heads: object, shape: tuple[int, ...]) -> None:
         raise ValueError(expected(what, f"heads of shape {shape}", got))
 
 
-def _check_state(what: str, state: object) -> None:
+def _check_state(what: str, state: object, own: LayerState | None = None) -> None:
+    """Refuses other states than those of one row of a registered class, alike `own`."""
     if type(state) not in known_states():
         advice = "pass its class to register_attention"
         wanted = "a state of a registered class"
         raise TypeError(expected(what, wanted, f"a {type(state).__name__}", advice))
-    for field, x in zip(cast(Any, state)._fields, cast(TensorTuple, state), strict=True):
-        if not isinstance(x, Tensor) or not x.is_floating_point() or x.shape[:1] != (1,):
-            got = f"{x.dtype} {tuple(x.shape)}" if isinstance(x, Tensor) else quote(x)
-            wanted = f"{field} of floating dtype and shape (batch, ...)"
-            raise ValueError(expected(what, wanted, got))
-
-
-def _check_same(what: str, state: LayerState, own: LayerState) -> None:
-    if layer_shape(state) != layer_shape(own):
-        wanted = f"a state as initial_state's, {layer_shape(own)}"
-        raise ValueError(expected(what, wanted, layer_shape(state)))
+    whole = cast(TensorTuple, state)
+    tensors = all(isinstance(x, Tensor) for x in whole)
+    floats = tensors and all(x.is_floating_point() and x.shape[:1] == (1,) for x in whole)
+    if not floats or (own is not None and layer_shape(whole) != layer_shape(own)):
+        wanted = "floating dtypes and shapes (batch, ...), the same in every state"
+        raise ValueError(expected(what, wanted, layer_shape(whole) if tensors else quote(state)))
 
 
 for _config, _mixer in ((Linear, LinearMixer), (Softmax, SoftmaxMixer), (Lsh, LshMixer)):

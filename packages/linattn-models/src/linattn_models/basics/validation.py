@@ -77,15 +77,13 @@ def hash_buckets(name: str, value: object) -> int:
     return number
 
 
-def instance(name: str, value: object, kind: type) -> None:
-    """Refuses anything but an instance of a class."""
-    if not isinstance(value, kind):
-        got = (
-            f"the class {value.__name__}"
-            if isinstance(value, type)
-            else f"a {type(value).__name__}"
-        )
-        raise TypeError(expected(name, f"a {kind.__name__}", got))
+def instance(name: str, value: object, *kinds: type, advice: str = "") -> None:
+    """Refuses anything but an instance of one of the classes."""
+    if not isinstance(value, kinds):
+        own = f"a {type(value).__name__}"
+        got = f"the class {value.__name__}" if isinstance(value, type) else own
+        wanted = " or ".join(f"a {kind.__name__}" for kind in kinds)
+        raise TypeError(expected(name, wanted, got, advice))
 
 
 def boolean(name: str, value: object) -> None:
@@ -145,8 +143,7 @@ def from_fields(cls: type[Fields], what: str, values: object) -> Fields:
 
 def integers(name: str, values: Tensor) -> None:
     """Refuses anything but a tensor of integers."""
-    if not isinstance(values, Tensor):
-        raise TypeError(expected(name, "a tensor of integers", f"a {type(values).__name__}"))
+    instance(name, values, Tensor)
     if values.dtype.is_floating_point or values.dtype.is_complex or values.dtype == torch.bool:
         raise TypeError(expected(name, "a tensor of integers", f"dtype {values.dtype}"))
 

@@ -199,13 +199,10 @@ def _tokens(transcript: Sequence[int], phones: int) -> list[int]:
 
 def _check_names(phones: Sequence[str]) -> None:
     reserved = {START_WORD, END_WORD, UNKNOWN_WORD}
-    for name in phones:
-        if not isinstance(name, str) or name.split() != [name] or name in reserved:
-            wanted = "names without spaces, other than <s>, </s> and <unk>"
-            raise ValueError(expected("phones", wanted, quote(name)))
-    if not phones or len(set(phones)) < len(phones):
-        wanted = "at least one name, and none twice"
-        raise ValueError(expected("phones", wanted, quote(tuple(phones))))
+    bad = [x for x in phones if not isinstance(x, str) or x.split() != [x] or x in reserved]
+    if bad or not phones or len(set(phones)) < len(phones):
+        wanted = "names without spaces, none twice, other than <s>, </s> and <unk>"
+        raise ValueError(expected("phones", wanted, quote(bad[0] if bad else tuple(phones))))
 
 
 def witten_bell(

@@ -149,9 +149,7 @@ def initial_stream_state(model: Streaming, batch: int = 1) -> StreamState:
         ValueError: a recognizer that is not causal.
     """
     batch = at_least("batch", batch, 1)
-    if not model.streams:
-        wanted, got = "a causal recognizer", "one of all frames"
-        raise ValueError(expected("the model", wanted, got, model.how_to_stream))
+    _require_streams(model)
     device, kinds = device_of(model.output), _describe_tensors(model).items()
     zeros = {
         name: torch.zeros(batch, *shape, device=device, dtype=dtype)
@@ -291,8 +289,7 @@ def _check_call(model: Streaming, frames: Tensor, state: StreamState) -> StreamS
 
 
 def _check_state(model: Streaming, state: StreamState) -> StreamState:
-    if not model.streams:
-        raise ValueError(expected("the model", "a causal recognizer", "one of all frames"))
+    _require_streams(model)
     device, kinds, batch = (
         device_of(model.output),
         _describe_tensors(model),
@@ -305,6 +302,12 @@ def _check_state(model: Streaming, state: StreamState) -> StreamState:
             raise ValueError(expected("state", wanted, "one of another"))
     fingerprint = check_weights(state.fingerprint, model, step=True)
     return state if fingerprint is state.fingerprint else replace(state, fingerprint=fingerprint)
+
+
+def _require_streams(model: Streaming) -> None:
+    if not model.streams:
+        wanted, got = "a causal recognizer", "one of all frames"
+        raise ValueError(expected("the model", wanted, got, model.how_to_stream))
 
 
 def _refuse_infinite(frames: Tensor) -> None:

@@ -31,7 +31,6 @@ from linattn_models.state import (
     FixedState,
     check_end,
     check_parameters,
-    check_positions,
     known_parameters,
     remember,
     room_for,
@@ -377,7 +376,7 @@ class CompiledDecoder(Compiled, GenerationMixin):
         self._check_device(token)
         check_parameters(state, self.head.num_parameters)
         refuse_others(state.fingerprint, self._fingerprint)
-        check_positions(state.cursor, self._longest)
+        check_end(state.cursor.furthest + 1, self._longest)
         state.check_step(token.shape[0])
         self._check_state(state, token.shape[0])
 

@@ -15,7 +15,7 @@ from linattn_core.errors import expected, quote
 from linattn_models.basics.packing import past_lengths
 from linattn_models.basics.validation import as_int, at_least, boolean, instance, lengths_within
 from linattn_models.heads import Head
-from linattn_models.heads.base import check_tokens, token_shape
+from linattn_models.heads.base import check_batch, check_tokens, token_shape
 from linattn_models.heads.tokenizer import encode_text, require_tokenizer
 from linattn_models.state import DecodingState
 
@@ -315,11 +315,9 @@ def _read_counts(name: str, counts: Count, batch: int) -> Tensor:
     if single is not None:
         return torch.full((batch,), _read_count(name, single))
     several = counts.tolist() if isinstance(counts, Tensor) else counts
-    if not isinstance(several, Sequence) or isinstance(several, str):
-        raise ValueError(expected(name, "an integer of at least 1, or one a row", quote(counts)))
-    if len(several) != batch:
-        got = f"{len(several)} numbers"
-        raise ValueError(expected(name, f"one number, or one for each of {batch} rows", got))
+    if not isinstance(several, Sequence) or isinstance(several, str) or len(several) != batch:
+        wanted = f"an integer of at least 1, or one for each of {batch} rows"
+        raise ValueError(expected(name, wanted, quote(counts)))
     return torch.tensor([_read_count(name, count) for count in several], dtype=torch.int64)
 
 
@@ -332,13 +330,11 @@ def _read_count(name: str, value: object) -> int:
 
 def _default_length(source: TokenSource, before: int) -> int:
     """The model's `max_length`, if it is more than a state has read."""
-    if source.max_length is None:
-        advice = "pass it, as the model has no max_length"
+    most = source.max_length
+    if most is None or most <= before:
+        advice = f"pass it, as the model has max_length {most} and a state has read {before}"
         raise ValueError(expected("length", "a number of tokens", None, advice))
-    if source.max_length <= before:
-        wanted = f"a number of tokens where a state has read max_length {source.max_length}"
-        raise ValueError(expected("length", wanted, None, "pass length"))
-    return source.max_length
+    return most
 
 
 def _too_long(
@@ -424,15 +420,12 @@ def _check_prefix(
         batch = at_least("batch", batch, 1)
         if batch > MOST_SEQUENCES:
             raise ValueError(expected("batch", f"at most {MOST_SEQUENCES:,}", batch))
-    extra = token_shape(head)
     if prefix is None:
         if prefix_lengths is not None:
             advice = "pass both or neither"
             raise ValueError(expected("prefix_lengths", "a prefix beside them", "none", advice))
-        return torch.empty(batch or 1, 0, *extra, dtype=torch.int64)
-    if prefix.ndim != 2 + len(extra) or tuple(prefix.shape[2:]) != extra:
-        shape = f"shape ({', '.join(map(str, ('batch', 'length', *extra)))})"
-        raise ValueError(expected("prefix", shape, tuple(prefix.shape)))
+        return torch.empty(batch or 1, 0, *token_shape(head), dtype=torch.int64)
+    check_batch(head, prefix, "prefix")
     if prefix.shape[0] < 1 or batch not in (None, prefix.shape[0]):
         raise ValueError(expected("prefix", f"{batch or 'at least 1'} rows", prefix.shape[0]))
     return prefix

@@ -217,12 +217,11 @@ def _read_state(
         raise ValueError(expected("state", f"at most {ENDLESS} positions", state.cursor.furthest))
     rows = {len(x) for layer in state.layers for x in layer}
     parameters = state.parameters
-    if rows != {1} or parameters is None or len(parameters) != 1:
+    known = parameters is not None and len(parameters) == 1 and parameters.is_floating_point()
+    if rows != {1} or not known:
         advice = "select one row of a state that a model of tokens returned"
         wanted = "that of one sequence with its parameters"
         raise ValueError(expected("state", wanted, f"{state.batch} sequences", advice))
-    if not parameters.is_floating_point():
-        raise ValueError(expected("state", "floating-point parameters", parameters.dtype))
     # A copy, because the caller's may be written; without NaN, which would spread to its tokens.
     if not all(bool(x.isfinite().all()) for layer in state.layers for x in layer):
         raise ValueError(expected("state", "finite numbers", "NaN or infinity"))

@@ -42,38 +42,27 @@ class Stop:
     tokenizer: Any = None
 
 
-class TextEnd:
-    """The end of a row's new text: enough to see each stop string in it.
+class RowStop:
+    """Finds the token with which a row stops, in itself or because the text has a stop string.
 
     Args:
-        stop: the strings, and the tokenizer.
+        stop: what ends the row.
         context: as that of `TextParts`.
     """
 
     def __init__(self, stop: Stop, context: Sequence[int]) -> None:
-        self._strings = stop.strings
-        self._parts = TextParts(stop.tokenizer, context)
-        self._before = ""
-        self._needed = max(map(len, stop.strings))  # characters
-
-    def add(self, token: int) -> bool:
-        """Adds a token; returns whether the text now contains a stop string."""
-        text = self._before + self._parts.add(token)
-        self._before = text[-self._needed :]
-        text += self._parts.waiting
-        return any(string in text for string in self._strings)
-
-
-class RowStop:
-    """Finds the token with which a row stops; arguments as those of `TextEnd`."""
-
-    def __init__(self, stop: Stop, context: Sequence[int]) -> None:
-        self._tokens = frozenset(stop.tokens)
-        self._text = TextEnd(stop, context) if stop.strings else None
+        self._tokens, self._strings = frozenset(stop.tokens), stop.strings
+        self._parts = TextParts(stop.tokenizer, context) if stop.strings else None
+        self._before = ""  # the end of the text: enough to see each string in it
 
     def add(self, token: int) -> bool:
         """Adds a token; returns whether the row stops with it."""
-        return token in self._tokens or (self._text is not None and self._text.add(token))
+        if self._parts is None or token in self._tokens:
+            return token in self._tokens
+        text = self._before + self._parts.add(token)
+        self._before = text[-max(map(len, self._strings)) :]
+        text += self._parts.waiting
+        return any(string in text for string in self._strings)
 
 
 class _Part(NamedTuple):

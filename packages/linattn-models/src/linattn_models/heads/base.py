@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from linattn_core.decoder_spec import Sampler
-from linattn_core.errors import expected, quote
+from linattn_core.errors import expected
 from linattn_core.values import can_be_read
-from linattn_models.basics.validation import in_range
+from linattn_models.basics.validation import in_range, instance
 
 # Lower temperatures count as 0. Logits up to 1e8, divided by this one, are finite in float32.
 LEAST_TEMPERATURE = 1e-30
@@ -200,9 +200,9 @@ def at_least_single(parameters: Tensor) -> Tensor:
 
 def check_generator(generator: object) -> None:
     """Refuses anything but a torch.Generator or None, such as a seed."""
-    if generator is not None and not isinstance(generator, torch.Generator):
+    if generator is not None:
         advice = "make it by torch.Generator().manual_seed(seed)"
-        raise TypeError(expected("generator", "a torch.Generator", quote(generator), advice))
+        instance("generator", generator, torch.Generator, advice=advice)
 
 
 def invert(logits: Tensor, uniform: Tensor, temperature: Tensor) -> Tensor:

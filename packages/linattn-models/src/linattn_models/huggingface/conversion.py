@@ -17,7 +17,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.utils import GENERATION_CONFIG_NAME, SAFE_WEIGHTS_NAME
 
 from linattn_core.errors import expected, quote
-from linattn_models.basics.validation import json_object
+from linattn_models.basics.validation import at_least, instance, json_object
 from linattn_models.huggingface.converted import (
     HEAD_DIMS,
     LEARNED,
@@ -158,18 +158,10 @@ def _check_last_logits(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str
 def _check_arguments(
     model: object, num_features: object, window_size: object, feature_map: object
 ) -> None:
-    """Refuses what is not a model, and numbers that are no int."""
-    if not isinstance(model, nn.Module):
-        advice = "build it first" if isinstance(model, type) else ""
-        raise TypeError(expected("model", "a model of transformers", quote(model), advice))
-    if num_features is not None and type(num_features) is not int:
-        raise TypeError(expected("num_features", "a positive even number", quote(num_features)))
-    if type(window_size) is not int:
-        raise TypeError(expected("window_size", "an int", quote(window_size)))
-    if window_size < 0:
-        raise ValueError(expected("window_size", "0 or more", window_size))
-    if not isinstance(feature_map, str):
-        raise TypeError(expected("feature_map", "a name", quote(feature_map)))
+    """Refuses what is not a model, and settings that do not go together."""
+    instance("model", model, nn.Module)
+    at_least("window_size", window_size, 0)
+    instance("feature_map", feature_map, str)
     if feature_map != LEARNED and (num_features is not None or window_size):
         wanted = f"{LEARNED!r} with a num_features or a window_size"
         raise ValueError(expected("feature_map", wanted, quote(feature_map)))
@@ -304,8 +296,7 @@ def _load_new(
 
 def _saved_class(folder: str | Path) -> Any:
     """The class of the converted model in a folder."""
-    if not isinstance(folder, (str, Path)):
-        raise TypeError(expected("folder", "a path", f"a value of type {type(folder).__name__}"))
+    instance("folder", folder, str, Path)
     wanted = "a converted model of transformers"
     if not (path := Path(folder, "config.json")).is_file():
         got = "a folder without config.json" if Path(folder).is_dir() else "no folder"

@@ -23,6 +23,7 @@ from linattn_core.checks import check_options
 from linattn_core.errors import expected, quote
 from linattn_core.feature_maps.registry import shared_feature_map
 from linattn_core.registry import find_backend
+from linattn_models.basics.validation import instance
 from linattn_models.huggingface.decays import Decay, log_decay, read_decay
 from linattn_models.huggingface.support import check_dispatches
 
@@ -118,8 +119,7 @@ def register(
 
 def _check_name(name: str) -> None:
     """Refuses a name that transformers has, or reads in its own way."""
-    if not isinstance(name, str):
-        raise TypeError(expected("name", "a str", f"a value of type {type(name).__name__}"))
+    instance("name", name, str)
     if not re.fullmatch(r"[\w.-]+", name):
         wanted = "letters, digits, '.', '-' and '_'"  # others mean kernels from a hub
         raise ValueError(expected("name", wanted, quote(name)))

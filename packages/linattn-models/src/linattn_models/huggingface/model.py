@@ -14,8 +14,9 @@ from transformers import DynamicCache, GenerationMixin, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from linattn_core.errors import expected, quote
+from linattn_core.errors import expected
 from linattn_models.basics.files import replace_file
+from linattn_models.basics.validation import instance
 from linattn_models.heads.base import check_sequences
 from linattn_models.huggingface.cache import CACHE, StateLayer, either_cache, state_layer
 from linattn_models.huggingface.configuration import LinattnConfig
@@ -162,10 +163,10 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         """
         cache = either_cache(cache, past_key_values)
         self._refuse(others)
-        if not isinstance(input_ids, Tensor):
-            raise TypeError(expected("input_ids", "a tensor (B, N) of int64", quote(input_ids)))
-        if attention_mask is not None and not isinstance(attention_mask, Tensor):
-            raise TypeError(expected("attention_mask", "a tensor (B, L)", quote(attention_mask)))
+        instance("input_ids", input_ids, Tensor)
+        input_ids = cast(Tensor, input_ids)
+        if attention_mask is not None:
+            instance("attention_mask", attention_mask, Tensor)
         if use_cache is None:
             use_cache = self.config.use_cache and not self.training and self.model.can_step
             use_cache = use_cache and not (cache is None and self._is_full(input_ids))

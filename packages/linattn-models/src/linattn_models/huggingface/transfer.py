@@ -10,8 +10,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from linattn_core.errors import expected, quote
+from linattn_core.errors import expected
 from linattn_models.basics.modes import evaluating
+from linattn_models.basics.validation import in_range, instance
 from linattn_models.huggingface.converted import ConvertedAttention
 
 _SCALE = 2.0**10  # of the error, so that its gradients in float16 are not rounded to 0
@@ -44,14 +45,13 @@ def transfer_attention(
 
     Raises:
         ValueError, TypeError: a model that was not converted; no batches, or one that is neither a
-            tensor (B, N) nor a mapping, or no longer than the window; a learning rate that is not
-            a positive number; an error that is not finite, before the weights change.
+            tensor (B, N) nor a mapping, or no longer than the window; a learning rate below 0;
+            an error that is not finite, before the weights change.
 
     Cost per step: a forward pass of the model without its head, O(N^2) time per layer for softmax,
     and the backward pass of the feature maps.
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(expected("model", "a model from convert", quote(model)))
+    instance("model", model, nn.Module)
     layers = [module for module in model.modules() if isinstance(module, ConvertedAttention)]
     if not layers:
         got = f"a {type(model).__name__} without any"
@@ -59,9 +59,8 @@ def transfer_attention(
     if not layers[0].learned:
         got = "maps without weights"
         raise ValueError(expected("transfer_attention", "learned feature maps", got))
-    if not isinstance(batches, Iterable):
-        raise TypeError(expected("batches", "an iterable of batches", quote(batches)))
-    _check_learning_rate(learning_rate)
+    instance("batches", batches, Iterable)
+    in_range("learning_rate", learning_rate, 0.0, math.inf)
     weights = [weight for layer in layers for weight in layer.new_parameters()]
     precise = [_as_precise(weight) for weight in weights]
     optimizer = torch.optim.Adam(precise, learning_rate)
@@ -104,23 +103,13 @@ def _check_longer_than_the_window(error: Tensor, size: int) -> None:
         raise ValueError(expected("a batch", wanted, f"{size} or fewer", advice))
 
 
-def _check_learning_rate(rate: float) -> None:
-    if isinstance(rate, bool) or not isinstance(rate, (int, float)):
-        raise TypeError(expected("learning_rate", "a number", quote(rate)))
-    if not 0 < rate < math.inf:
-        raise ValueError(expected("learning_rate", "more than 0, finite", rate))
-
-
 def _inputs(batch: Tensor | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """The arguments of the model."""
     if isinstance(batch, Mapping):
         return batch
-    wanted = "input_ids (B, N), or the model's inputs by name"
-    if not isinstance(batch, Tensor):
-        advice = "pass a list of batches, each a tensor or a mapping"
-        got = f"a value of type {type(batch).__name__}"
-        raise TypeError(expected("a batch", wanted, got, advice))
+    instance("a batch", batch, Tensor, Mapping)
     if batch.ndim != 2:
+        wanted = "input_ids (B, N), or the model's inputs by name"
         raise ValueError(expected("a batch", wanted, f"shape {tuple(batch.shape)}"))
     return {"input_ids": batch}
 

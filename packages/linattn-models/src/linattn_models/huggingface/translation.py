@@ -22,6 +22,7 @@ from linattn_core.feature_maps import Hedgehog
 from linattn_core.feature_maps.registry import shared_feature_map
 from linattn_models.attention import Attention, Linear, Softmax
 from linattn_models.basics.modes import evaluating
+from linattn_models.basics.validation import instance
 from linattn_models.huggingface.converted import ConvertedAttention, shape_of
 from linattn_models.huggingface.decays import log_decay
 from linattn_models.huggingface.interface import registered
@@ -85,10 +86,8 @@ def from_transformers(model: nn.Module) -> AutoregressiveTransformer:
     Cost: a copy of the weights; both models read a few tokens more than a window has.
     """
     kinds = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, GPT2LMHeadModel)
-    if not isinstance(model, kinds):
-        wanted = ", ".join(kind.__name__ for kind in kinds)
-        advice = "merge_and_unload() its adapters first" if hasattr(model, "peft_config") else ""
-        raise TypeError(expected("model", f"one of {wanted}", type(model).__name__, advice))
+    advice = "merge_and_unload() its adapters first" if hasattr(model, "peft_config") else ""
+    instance("model", model, *kinds, advice=advice)
     if any(weight.is_meta for weight in model.parameters()):
         advice = "load the model without offloading its weights (device_map)"
         raise ValueError(expected("model", "weights on a device", "offloaded weights", advice))

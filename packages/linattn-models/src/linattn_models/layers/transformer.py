@@ -387,9 +387,7 @@ class Transformer(nn.Module):
             wanted, got = "none for a model without cross-attention", "one"
             raise ValueError(expected("memory", wanted, got))
         advice = "call remember(encoder outputs) once and pass what it returns"
-        if memory is None:
-            raise ValueError(expected("memory", f"the sums of {layers} blocks", "none", advice))
-        several = memory if isinstance(memory, (tuple, list)) else [memory]
+        several = cast(Memory, memory if isinstance(memory, (tuple, list)) else [memory])
         if not all(isinstance(sums, LinearAttentionState) for sums in several):
             names = ", ".join(sorted({type(sums).__name__ for sums in several}))
             wanted = f"a LinearAttentionState for each of {layers} blocks"

@@ -60,25 +60,24 @@ def _check_divisible(
 ) -> None:
     """Refuses attention that needs more of other ranks than a state."""
     for part in parts:
+        got, advice = "", _ADVICE
         if isinstance(part, Recognizer):
-            wanted = "a model of tokens, or layers"
+            got = type(part).__name__
             advice = "the loss aligns whole utterances, so divide the batch instead"
-            raise ValueError(expected("ContextParallel", wanted, type(part).__name__, advice))
-        if isinstance(part, Mixer) and not _has_sums_alone(part):
+        elif isinstance(part, Mixer) and not _has_sums_alone(part):
             got = type(part).__name__
             if isinstance(part, LinearMixer) and part.window_size:
                 got += f" with window_size {part.window_size}"
             if part.causal_block > 1:
                 got += f" with causal_block {part.causal_block}"
-            raise ValueError(expected("ContextParallel", "linear attention", got, _ADVICE))
-        if isinstance(part, Transformer) and part.config.cross_attention:
-            wanted = "a model without cross-attention"
-            raise ValueError(expected("ContextParallel", wanted, "cross_attention=True"))
-        inside = any(part is model.transformer for model in models)
-        if isinstance(part, Transformer) and part.config.rotary and not inside:
-            wanted = "a model that knows its positions"
-            advice = "apply it to the AutoregressiveTransformer"
-            raise ValueError(expected("ContextParallel", wanted, "rotary=True", advice))
+        elif isinstance(part, Transformer) and part.config.cross_attention:
+            got = "cross_attention=True"
+        elif isinstance(part, Transformer) and part.config.rotary:
+            inside = any(part is model.transformer for model in models)
+            got = "" if inside else "rotary=True"
+            advice = "apply it to the AutoregressiveTransformer, which knows the positions"
+        if got:
+            raise ValueError(expected("ContextParallel", "linear attention", got, advice))
     if not layers:
         kinds = ", ".join(sorted({type(x).__name__ for x in parts})) or "none"
         raise ValueError(expected("ContextParallel", "a module with linear attention", kinds))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from linattn_core.errors import expected, near, quote
-from linattn_models.basics.validation import one_of
+from linattn_models.basics.validation import instance, one_of
 from linattn_models.ctc import CTCBiLSTM, CTCTransformer
 from linattn_models.decoding import CompiledDecoder, CompiledTransformer
 from linattn_models.heads.tokenizer import check_tokenizer, read_tokenizer, write_tokenizer
@@ -35,6 +35,7 @@ from linattn_models.weights.model_files import (
     find_model,
     read_model_config,
     read_model_files,
+    require_tensors,
     write_model_files,
 )
 from linattn_models.weights.sharded import are_sharded, gather_tensors, own_class
@@ -70,10 +71,10 @@ def save(
         tokenizer: written to `tokenizer.json`; by default the model's own `tokenizer`, if any.
 
     Raises:
-        ValueError: a model of another class or one that is quantized, other weights, `extra` that
-            is not JSON, a tokenizer of another vocabulary, or a folder whose `config.json` is not
-            that of a saved model.
-        TypeError: weights in fewer bits of a model that is not in float32, or not a tokenizer.
+        ValueError: a model of another class, other weights, `extra` that is not JSON, a tokenizer
+            of another vocabulary, or a folder whose `config.json` is not that of a saved model.
+        TypeError: a model that is quantized, weights in fewer bits of one that is not in float32,
+            or not a tokenizer.
         OSError: the disk is full or cannot be written.
     """
     kind = own_class(model).__name__
@@ -87,8 +88,8 @@ def save(
         raise TypeError(expected("model", f"linattn_models.{kind}", f"another class {kind}"))
     if weights is not None:
         one_of("weights", weights, FEWER_BITS)
-    if extra is not None and not isinstance(extra, Mapping):
-        raise TypeError(expected("extra", "a mapping", f"a {type(extra).__name__}"))
+    if extra is not None:
+        instance("extra", extra, Mapping)
     config = {
         "model": kind,
         **model.to_dict(),
@@ -101,11 +102,7 @@ def save(
         raise ValueError(expected("extra", "JSON values only", error)) from None
     text = tokenizer_content(model, tokenizer)
     tensors: Mapping[str, Tensor] = model.state_dict()
-    for name, x in tensors.items():
-        if not isinstance(x, Tensor):
-            advice = 'save the model before it is quantized, or pass weights="int8"'
-            kind = f"{quote(name)} of type {type(x).__name__}"
-            raise ValueError(expected("model", "weights that are tensors", kind, advice))
+    require_tensors(tensors)
     if not are_sharded(tensors.values()):
         _write(model, Path(folder), config, tensors, weights, text)
         return
@@ -297,8 +294,8 @@ def _check_fit(
         advice = near(missing[0], unknown) if missing and 0 < len(unknown) < 9 else _OTHER
         raise ValueError(expected(str(path), wanted, got, advice))
     for name, tensor in model.items():
-        if tensors[name].shape != tensor.shape:
-            shapes = f"shape {tuple(tensor.shape)}", f"shape {tuple(tensors[name].shape)}"
-            raise ValueError(expected(f"{path}: {name!r}", *shapes, _OTHER))
-        if tensors[name].is_floating_point() != tensor.is_floating_point():
-            raise ValueError(expected(f"{path}: {name!r}", tensor.dtype, tensors[name].dtype))
+        own = tensors[name]
+        numbers = own.is_floating_point() == tensor.is_floating_point()
+        if own.shape != tensor.shape or not numbers:
+            wanted, got = (f"shape {tuple(x.shape)} of {x.dtype}" for x in (tensor, own))
+            raise ValueError(expected(f"{path}: {name!r}", wanted, got, _OTHER))

@@ -307,18 +307,18 @@ def describe_error(error: Mapping[str, Any]) -> tuple[str, str | None]:
     if field is None or error["type"] == "json_invalid":
         reason = error.get("ctx", {}).get("error", quote(error["input"]))
         return expected("the body", BODY, reason), None
+    got, advice = "none" if error["type"] == "missing" else quote(error["input"]), ""
     if field in _OFF.keys() - FIELDS.keys():
-        wanted = " or ".join(["null", *map(quote, _OFF[field])])
-        return expected(field, wanted, quote(error["input"]), "it is not supported"), field
-    if field not in FIELDS:
-        return expected(field, "a known field", "another", near(field, FIELDS)), field
-    if error["type"] == "extra_forbidden":
-        return expected(field, "a field of this route", "one of another"), field
-    if error["type"] == "missing":
-        return expected(field, _WANTED[field], "none"), field
-    if field in _WANTED:
-        return expected(field, _WANTED[field], quote(error["input"])), field
-    return f"{field}: {error['msg']}", field
+        wanted, advice = " or ".join(["null", *map(quote, _OFF[field])]), "it is not supported"
+    elif field not in FIELDS:
+        wanted, got, advice = "a known field", "another", near(field, FIELDS)
+    elif error["type"] == "extra_forbidden":
+        wanted, got = "a field of this route", "one of another"
+    elif field in _WANTED:
+        wanted = _WANTED[field]
+    else:
+        return f"{field}: {error['msg']}", field
+    return expected(field, wanted, got, advice), field
 
 
 def _list_prompts(prompt: str | list[Any], shape: tuple[int, ...]) -> list[str | list[Any]]:

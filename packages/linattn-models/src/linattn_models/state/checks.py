@@ -7,25 +7,16 @@ from torch import Tensor
 from linattn_core.errors import expected
 from linattn_models.basics.validation import at_least, instance
 from linattn_models.state.cache import LayerState
-from linattn_models.state.cursor import Cursor
 from linattn_models.state.decoding_state import DecodingState, layer_shape
 
 _ADVICE = "pass a state of this model"
 
 
-def check_positions(cursor: Cursor, positions: int | None) -> None:
-    """Refuses a step past the last of the model's `positions`; None for no limit."""
-    if positions is not None and cursor.furthest >= positions:
-        wanted = f"a position below {positions}, the model's number of positions"
-        advice = "build the model with a larger max_length"
-        raise ValueError(expected("a step", wanted, f"position {cursor.furthest}", advice))
-
-
 def check_end(end: int, positions: int | None) -> None:
-    """Refuses prompts that end past the last of so many positions; None for no limit."""
+    """Refuses prompts and steps that end past so many positions; None for no limit."""
     if positions is not None and end > positions:
-        advice = "shorten the prompts or raise max_length"
-        raise ValueError(expected("prompts", f"at most {positions} positions", end, advice))
+        advice = "shorten the prompts, or build the model with a larger max_length"
+        raise ValueError(expected("the sequence", f"at most {positions} positions", end, advice))
 
 
 def known_parameters(state: DecodingState, length: int, lengths: Tensor | None) -> Tensor | None:

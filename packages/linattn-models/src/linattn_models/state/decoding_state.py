@@ -83,10 +83,6 @@ class DecodingState:
         if rows != self.batch:
             wanted = f"rows for the state's {self.batch} sequences"
             raise ValueError(expected("a step", wanted, f"inputs for {rows}"))
-        position = self.cursor.position
-        if isinstance(position, Tensor) and position.shape != (rows,):
-            got = f"shape {tuple(position.shape)}"
-            raise ValueError(expected("a state's positions", f"{rows} integers", got))
         if self.max_length is not None and self.cursor.furthest >= self.max_length:
             got = f"room for {self.max_length} positions and all are taken"
             advice = "start with a larger max_length"
@@ -298,10 +294,9 @@ def as_rows(indices: object) -> Tensor:
     """The indices of rows as a tensor; whether the rows are there is not read."""
     if not isinstance(indices, Tensor):
         return torch.tensor(as_ints("indices", indices), dtype=torch.int64)
-    if indices.dtype not in (torch.int64, torch.int32):
-        raise TypeError(expected("indices", "rows as torch.int64 or int32", indices.dtype))
-    if indices.ndim != 1:
-        raise ValueError(expected("indices", "shape (new batch,)", tuple(indices.shape)))
+    if indices.dtype not in (torch.int64, torch.int32) or indices.ndim != 1:
+        got = f"{tuple(indices.shape)} of {indices.dtype}"
+        raise TypeError(expected("indices", "rows (new batch,) of torch.int64 or int32", got))
     return indices
 
 

@@ -27,7 +27,6 @@ from linattn_models.state import (
     DecodingState,
     check_end,
     check_parameters,
-    check_positions,
     known_parameters,
     remember,
 )
@@ -185,7 +184,7 @@ class TokenTransformer(TokenModel, nn.Module):
         check_step_shape(self.head, token)
         check_tokens(self.head, token)
         check_parameters(state, self.head.num_parameters)
-        check_positions(state.cursor, self.longest)
+        check_end(state.cursor.furthest + 1, self.longest)
         fingerprint = check_weights(state.fingerprint, self, step=True)
         vectors = self.positions.at(self._embed(token), state.cursor.position)  # (B, E)
         y, state = self._step_layers(vectors, state)

@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from linattn_core.errors import expected, quote
+from linattn_core.errors import expected
 from linattn_models.basics.files import remove_leftovers, replace_file
 from linattn_models.basics.modes import preserve_modes
 from linattn_models.training.allocation import freed_memory_kept
@@ -32,6 +32,7 @@ from linattn_models.training.run_folder import RunFolder, write_json
 from linattn_models.training.runtime import deterministic_kernels, environment, make_accelerator
 from linattn_models.training.stopping import StopRequest
 from linattn_models.training.updater import Loss, Updater
+from linattn_models.weights.model_files import require_tensors
 
 
 def train(
@@ -105,7 +106,7 @@ def train(
     folder = RunFolder(out)
     start_processes()
     with share_refusals():
-        _require_tensors(model)
+        require_tensors(model.state_dict())
         followed = _metric_to_follow(config, monitor, evaluate)
         begun = folder.config() if resume and folder.holds_run() else None
         asked, config = config, config.settle_warmup(begun)
@@ -173,15 +174,6 @@ def _require_startable(folder: RunFolder, described: Mapping[str, Any], resume: 
         raise ValueError(expected(str(folder.path), "a run to resume", "none", advice))
     if resume:
         require_same_run(folder.config(), described, folder.path)
-
-
-def _require_tensors(model: nn.Module) -> None:
-    """Refuses a model whose state a checkpoint cannot hold."""
-    for name, value in model.state_dict().items():
-        if not isinstance(value, Tensor):
-            wanted, got = "a state dict of tensors", f"{quote(name)} of type {type(value).__name__}"
-            advice = "keep other values outside of get_extra_state"
-            raise TypeError(expected("model", wanted, got, advice))
 
 
 def _metric_to_follow(config: TrainingConfig, monitor: str | None, evaluate: object) -> str | None:

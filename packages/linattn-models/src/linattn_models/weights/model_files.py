@@ -18,7 +18,7 @@ from torch import Tensor
 
 from linattn_core.errors import expected, quote
 from linattn_models.basics.files import leftovers, replace_files
-from linattn_models.basics.validation import json_object
+from linattn_models.basics.validation import instance, json_object
 from linattn_models.weights.tensor_files import read_tensors, separate
 
 CONFIG_FILE = "config.json"
@@ -162,6 +162,13 @@ def read_model_config(path: Path) -> dict[str, Any]:
         wanted = f"format_version {FORMAT_VERSION}"
         raise ValueError(expected(str(path), wanted, quote(version), "update linattn-models"))
     return config
+
+
+def require_tensors(tensors: Mapping[str, Any]) -> None:
+    """Refuses a state dict with values that no file holds, such as those of quantized modules."""
+    advice = "keep other values outside of get_extra_state, and save a model before it is quantized"
+    for name, x in tensors.items():
+        instance(f"{quote(name)} of the model", x, Tensor, advice=advice)
 
 
 @contextmanager

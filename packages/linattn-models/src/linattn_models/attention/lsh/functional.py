@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from linattn_core.errors import expected
-from linattn_core.state import accumulation_dtype
+from linattn_core.state import FLOATS, accumulation_dtype
 from linattn_core.torch_private import find_observer
 from linattn_models.attention.lsh.operators import lsh_attention_operator
 from linattn_models.basics.validation import (
@@ -17,7 +17,6 @@ from linattn_models.basics.validation import (
     lengths_within,
 )
 
-_FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 # What observes a call that cannot be differentiated.
 _TRANSFORMS: dict[str, str] = {
     "forward mode": "a forward-mode derivative (a jvp)",
@@ -130,17 +129,13 @@ def _check(query: Tensor, value: Tensor, chunk: int) -> None:
         if x.ndim != 4 or x.shape[3] == 0:
             wanted = "shape (batch, heads, length, dim) with a dim of at least 1"
             raise ValueError(expected(name, wanted, tuple(x.shape)))
-        if x.dtype not in _FLOATS:
+        if x.dtype not in FLOATS:
             raise TypeError(expected(name, "a floating dtype", x.dtype, "convert it"))
-    if query.shape[:3] != value.shape[:3]:
-        wanted = f"query's batch, heads and length {tuple(query.shape[:3])}"
-        raise ValueError(expected("value", wanted, tuple(value.shape)))
-    if query.dtype != value.dtype or query.device != value.device:
-        wanted = f"{query.dtype} on {query.device}, as query"
-        raise ValueError(expected("value", wanted, f"{value.dtype} on {value.device}"))
+    own, other = ((tuple(x.shape[:3]), x.dtype, x.device) for x in (query, value))
+    if own != other:
+        wanted = f"the batch, heads and length, dtype and device of query, {own}"
+        raise ValueError(expected("value", wanted, other))
     length = query.shape[2]
-    if length == 0:
-        raise ValueError(expected("query", "at least one position", "none"))
     if chunk > length:
         advice = f"with chunk={length} every position sees all keys"
         raise ValueError(expected("chunk", f"at most the length {length}", chunk, advice))
@@ -157,13 +152,10 @@ def _refuse_transforms(*tensors: Tensor) -> None:
 
 
 def _check_rotations(rotations: Tensor, query: Tensor) -> None:
-    if not isinstance(rotations, Tensor) or not rotations.is_floating_point():
-        kind = rotations.dtype if isinstance(rotations, Tensor) else type(rotations).__name__
-        raise TypeError(expected("rotations", "a tensor of a floating dtype", kind))
+    instance("rotations", rotations, Tensor)
     heads, head_dim = query.shape[1], query.shape[3]
-    fit = rotations.ndim == 4 and rotations.shape[1:3] == (heads, head_dim)
-    if not fit or rotations.shape[0] == 0:
-        wanted = f"shape (rounds, {heads}, {head_dim}, buckets / 2)"
-        raise ValueError(expected("rotations", wanted, tuple(rotations.shape)))
-    if rotations.device != query.device:
-        raise ValueError(expected("rotations", f"{query.device}, as query", rotations.device))
+    fit = rotations.ndim == 4 and rotations.shape[1:3] == (heads, head_dim) and len(rotations) > 0
+    if not (fit and rotations.is_floating_point() and rotations.device == query.device):
+        wanted = f"(rounds, {heads}, {head_dim}, buckets / 2) of a floating dtype on {query.device}"
+        got = f"{tuple(rotations.shape)} of {rotations.dtype} on {rotations.device}"
+        raise ValueError(expected("rotations", wanted, got))
