@@ -1,7 +1,9 @@
 // The gradients of linear_attention: first those of the queries, by a product that finds h too, then those of keys and
 // values, by a pair where the widths allow it, else by a product each. In segments, the sums of each segment are taken
-// again, and those of the gradients, once for keys and values. Where a group of query heads reads one head of keys,
-// each of them has its own part of the gradients of keys, values and initial state.
+// again, and those of the gradients, once for keys and values; a lean pass of the queries takes the latter on its way.
+// Where a group of query heads reads one head of keys, each of them has its own part of the gradients of keys, values and
+// initial state.
+#include "lean.h"
 #include "parts.h"
 
 namespace linattn {
@@ -162,9 +164,11 @@ void causal_cut(const AttentionBackward& call, const Workspace& work, Launches& 
         queries.start = transposed(sums.last);
         launches.product(sums).scan(work.sums, call.state, {}, false);
     }
+    if (wants_more(call)) queries.query_sums = gradients.last;
     launches.product(queries);
     if (!wants_more(call)) return;
-    launches.product(gradients).scan(work.gradients, call.grad_last, call.grad_initial, true);
+    if (!is_lean(queries)) launches.product(gradients);  // a lean kernel has summed the queries on its way
+    launches.scan(work.gradients, call.grad_last, call.grad_initial, true);
     key_value_passes(call, work, gradients.last, {}, launches);
 }
 

@@ -51,7 +51,8 @@ bool is_causal(const Product& call) { return call.mask == nullptr && call.querie
 bool find_walk(const Product& call, Walk* walk) {
     if (is_forward(call)) *walk = !call.reads ? Walk::sums : call.sums ? Walk::causal : Walk::read;
     else if (is_query_sums(call)) *walk = Walk::query_sums;
-    else if (is_causal(call) && is_query_pass(call)) *walk = Walk::queries;
+    else if (is_causal(call) && is_query_pass(call))
+        *walk = call.query_sums.matrix != nullptr ? Walk::queries_summed : Walk::queries;
     else if (is_causal(call) && is_pair(call)) *walk = Walk::pair;
     else return false;
     return true;
@@ -65,7 +66,8 @@ int shared_of_forward(Walk walk) {
 }
 
 int shared_of_gradients(Walk walk) {
-    if (walk == Walk::queries) return LeanShape<gradient_width, FeatureMap::elu, Walk::queries>::shared_bytes;
+    if (walk == Walk::queries || walk == Walk::queries_summed)
+        return LeanShape<gradient_width, FeatureMap::elu, Walk::queries>::shared_bytes;
     if (walk == Walk::pair) return LeanShape<gradient_width, FeatureMap::elu, Walk::pair>::shared_bytes;
     return LeanShape<gradient_width, FeatureMap::elu, Walk::query_sums>::shared_bytes;
 }
@@ -95,6 +97,7 @@ Status start_lean(const Product& call, const Start& start) {
     find_walk(call, &walk);
     switch (walk) {
         case Walk::queries: return start_lean_queries(call, start);
+        case Walk::queries_summed: return start_lean_queries_summed(call, start);
         case Walk::pair: return start_lean_pair(call, start);
         case Walk::query_sums: return start_lean_query_sums(call, start);
         default: return call.value.width == 64 ? start_lean_64(call, start) : start_lean_128(call, start);

@@ -18,7 +18,8 @@ Status start_lean_of(Product call, const Start& start) {
 
 template <int D, Walk walk>
 Status start_lean_of(const Product& call, const Start& start) {
-    switch (walk == Walk::queries ? call.value.map : call.sums ? call.key.map : call.row.map) {
+    const bool of_queries = walk == Walk::queries || walk == Walk::queries_summed;
+    switch (of_queries ? call.value.map : call.sums ? call.key.map : call.row.map) {
         case FeatureMap::identity: return start_lean_of<D, FeatureMap::identity, walk>(call, start);
         case FeatureMap::relu: return start_lean_of<D, FeatureMap::relu, walk>(call, start);
         default: return start_lean_of<D, FeatureMap::elu, walk>(call, start);
@@ -34,6 +35,7 @@ Status start_lean_of(const Product& call, const Start& start) {
 Status start_lean_64(const Product& call, const Start& start);
 Status start_lean_128(const Product& call, const Start& start);
 Status start_lean_queries(const Product& call, const Start& start);
+Status start_lean_queries_summed(const Product& call, const Start& start);
 Status start_lean_pair(const Product& call, const Start& start);
 Status start_lean_query_sums(const Product& call, const Start& start);
 

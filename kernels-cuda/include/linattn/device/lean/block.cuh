@@ -33,7 +33,7 @@ public:
         } else {
             Keys keys;
             load_keys(keys, stage);
-            add_keys<0>(keys, stage);
+            add_keys<0>(state_, keys, stage);
             state_.add_vector(keys);
         }
     }
@@ -243,24 +243,24 @@ protected:
             leave(stage, out, factors, n);
         }
         if constexpr (sums) {
-            add_keys<result_tiles>(keys, stage);
+            add_keys<result_tiles>(state_, keys, stage);
             state_.add_vector(keys);
         }
     }
 
-    // Adds the keys to the state's columns from the `first` 16 on.
-    template <int first>
-    LINATTN_DEVICE void add_keys(const Keys& keys, int stage) {
+    // Adds the keys to a state's columns from the `first` 16 on.
+    template <int first, int tile = Shape::value>
+    LINATTN_DEVICE void add_keys(LeanState<Shape>& state, const Keys& keys, int stage) const {
         LINATTN_UNROLL
         for (int n = first; n < D / 16; ++n) {
             float sum[2][4] = {};
             LINATTN_UNROLL
             for (int k = 0; k < C / 16; ++k) {
-                const RightFragment<1> values = memory_.values(stage, k, n);
+                const RightFragment<1> values = memory_.template values<tile>(stage, k, n);
                 multiply<1>(sum[0], keys[k], values, 0);
                 multiply<1>(sum[1], keys[k], values, 1);
             }
-            state_.add(n, sum);
+            state.add(n, sum);
         }
     }
 
@@ -292,9 +292,10 @@ protected:
         memory_.leave(stage, n, scaled);
     }
 
+    template <int tile = Shape::key>
     LINATTN_DEVICE void load_keys(Keys& keys, int stage) const {
         LINATTN_UNROLL
-        for (int k = 0; k < C / 16; ++k) keys[k] = memory_.key_columns(stage, k);
+        for (int k = 0; k < C / 16; ++k) keys[k] = memory_.template key_columns<tile>(stage, k);
     }
 
     // Writes the results of this warp's rows to global memory; those of keys that do not exist are zero.

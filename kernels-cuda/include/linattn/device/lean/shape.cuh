@@ -13,8 +13,9 @@
 // - Results go through the rows' tile, once the warps that read it have their rows in registers.
 // - Two stages of copies: a chunk is under way while another is multiplied. A third would take the room of another block,
 //   which hides more. Two barriers a chunk, and for 128 dims one more, after the rows.
-// - The state's vector lies in the padding of the state's rows. So the gradients of queries take the 99 KiB of a block on
-//   8.6, 8.9 and 12.x, and not a byte more.
+// - The state's vector lies in the padding of the state's rows, and biases in that of the keys. So the gradients of queries
+//   take the 99 KiB of a block on 8.6, 8.9 and 12.x, those of keys and values half of a multiprocessor of 8.0, and not a
+//   byte more.
 //
 // Causal gradients of 64 dims are the same product of other operands, see gradients.cuh.
 #pragma once
@@ -24,14 +25,16 @@
 namespace linattn {
 
 // What a launch does. Forward: all of it, the sums over keys alone, or the reading of a finished state. Causal gradients,
-// which gradients.cuh computes: those of queries; the pair of those of keys and values; the sums over queries alone.
-enum class Walk : int { causal = 0, sums = 1, read = 2, queries = 3, pair = 4, query_sums = 5 };
+// which gradients.cuh computes: those of queries; the pair of those of keys and values; the sums over queries alone; those
+// of queries with these sums.
+enum class Walk : int { causal = 0, sums = 1, read = 2, queries = 3, pair = 4, query_sums = 5, queries_summed = 6 };
 
 template <int D_, FeatureMap map_, Walk walk_>
 struct LeanShape {
     static constexpr FeatureMap map = map_;
     static constexpr Walk walk = walk_;
-    static constexpr bool pair = walk == Walk::pair, of_queries = walk == Walk::queries;
+    static constexpr bool pair = walk == Walk::pair, sums_queries = walk == Walk::queries_summed;
+    static constexpr bool of_queries = walk == Walk::queries || sums_queries;
     static constexpr bool gradients = pair || of_queries || walk == Walk::query_sums, backwards = pair;
     static constexpr bool reads = walk != Walk::sums && walk != Walk::query_sums, sums = walk != Walk::read;
     static constexpr int D = D_, C = 64, warps = D / 16, threads = 32 * warps, stages = 2;
@@ -48,12 +51,12 @@ struct LeanShape {
     static constexpr int tile = C * pitch * 2;
     static constexpr int key = reads ? tile : 0, value = key + tile, second = value + tile, third = second + tile;
     static constexpr int stage = of_queries ? third + tile : pair ? third : sums ? second : tile;
-    static constexpr int state = stages * stage, tiles = state + (reads ? D * pitch * 2 : 0);
+    static constexpr int state = stages * stage, shared_bytes = state + (reads ? D * pitch * 2 : 0);
     // The vector, 16 bytes behind each row of the state: two rows hold 16 numbers in bfloat16, or eight in float32.
     static constexpr int vector = state + D * 2, vector_rows = 2 * pitch * 2;
-    // Of gradients of keys: the biases of a chunk as float32, and in parts, see `bias_parts`.
-    static constexpr int bias = tiles, parts = bias + C * 4, parts_bytes = 3 * C * 2;
-    static constexpr int shared_bytes = gradients && !of_queries ? parts + stages * parts_bytes : tiles;
+    // Of gradients, behind the rows of the keys: their biases in parts, see `bias_parts`, and as float32.
+    static constexpr int parts = key + D * 2, bias = parts + 3 * (C / 8) * pitch * 2;
+    static_assert(3 * (C / 8) + C / 4 <= C, "16 bytes behind each row");
     static_assert(C == segment_grain, "segments are whole chunks");
 
     // Where the results of a warp begin, and the n-th 16 columns of its rows of the state: first come those of its
@@ -133,17 +136,16 @@ public:
     // columns are zero.
     LINATTN_DEVICE void bias_parts(u32 (&pairs)[4], int stage, int k) const {
         const int lane = thread_index() % 32, part = lane % 8 < 2 ? lane % 8 : 2;
-        load_matrices(pairs, part_of_bias(stage, part, k * 16 + lane / 8 * 8));
+        load_matrices(pairs, eight_parts(stage, part, lane / 8) + k * Shape::vector_rows);
     }
     LINATTN_DEVICE u16* part_of_bias(int stage, int part, int key) const {
-        return reinterpret_cast<u16*>(shared_ + Shape::parts + stage * Shape::parts_bytes) + part * Shape::C + key;
+        return reinterpret_cast<u16*>(eight_parts(stage, part, key / 8)) + key % 8;
     }
     // Of gradients: a number of the vector, and the bias of a key.
-    LINATTN_DEVICE float* vector_number(int i) const {
-        const int row = i / 4 % 2 * pitch * 2;
-        return reinterpret_cast<float*>(shared_ + Shape::vector + i / 8 * Shape::vector_rows + row) + i % 4;
+    LINATTN_DEVICE float* vector_number(int i) const { return number(shared_ + Shape::vector, i); }
+    LINATTN_DEVICE float* bias(int stage, int key) const {
+        return number(shared_ + stage * Shape::stage + Shape::bias, key);
     }
-    LINATTN_DEVICE float* bias(int key) const { return reinterpret_cast<float*>(shared_ + Shape::bias) + key; }
 
     // Sums of 16 x 16 as bfloat16: results in the place of this warp's rows; this warp's rows of the state.
     template <int tile = 0>
@@ -171,6 +173,15 @@ public:
     LINATTN_DEVICE unsigned char* tile(int tile, int stage) const { return shared_ + stage * Shape::stage + tile; }
 
 private:
+    // Four numbers lie behind each row.
+    LINATTN_DEVICE static float* number(unsigned char* first, int i) {
+        const int row = i / 4 % 2 * pitch * 2;
+        return reinterpret_cast<float*>(first + i / 8 * Shape::vector_rows + row) + i % 4;
+    }
+    // A part of the biases of the n-th eight keys.
+    LINATTN_DEVICE unsigned char* eight_parts(int stage, int part, int n) const {
+        return shared_ + stage * Shape::stage + Shape::parts + (part * (Shape::C / 8) + n) * pitch * 2;
+    }
     LINATTN_DEVICE Lane rows(int stage, int tile) const { return {down_ + stage * Shape::stage + tile + row_}; }
     LINATTN_DEVICE int column(int n) const { return Shape::column(column_, n); }
     LINATTN_DEVICE static void store(unsigned char* row_of_lane, const float (&left)[4], const float (&right)[4]) {

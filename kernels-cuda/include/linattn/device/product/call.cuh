@@ -79,6 +79,7 @@ struct Product {
     float* out_bias;          // h, for the pass that finds it: that of the queries
     Operand output;           // of the forward pass, for h
     StateView start, last;    // without a matrix: zeros; not written
+    StateView query_sums;     // of gradients of queries: where a lean kernel writes the sums over them, too
     Result result, second_result;
     float* out_normalizer;  // (B, H, N), for Finish::divide
     bool normalize;         // Finish::divide divides, and does not only write the normalizers; h depends on the output
