@@ -222,6 +222,17 @@ def test_prompts_are_read_in_chunks_while_others_draw() -> None:
 
 
 @needs_cpu_backend
+def test_a_long_prompt_does_not_hold_up_a_short_one() -> None:
+    batch = batch_of(compile_decoder(long_model()), 4, 52)
+    batch.add(Request([1] * 190, 191))
+    short = batch.add(Request([1] * 20, 22))
+    while short in batch.requests:
+        outputs = batch.step()
+        assert all(output.request == short for output in outputs)
+    assert batch.num_requests_waiting == 1
+
+
+@needs_cpu_backend
 def test_places_without_a_sequence_stay_at_the_start() -> None:
     """Else they pass the model's last position before a longer sequence does, and end all."""
     batch = batch_of(compile_decoder(long_model()), 8)

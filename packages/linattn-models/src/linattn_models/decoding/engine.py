@@ -114,7 +114,7 @@ class ContinuousBatch:
                 ...
 
     Requests start in the order in which they were added, as soon as there are rows for all their
-    samples. Between two steps, chunks of 48 tokens of new prompts are read.
+    samples. Between two steps, chunks of 48 tokens of new prompts are read, which take turns.
 
     A request's tokens depend on its own prompt, settings and seed. With a compiled decoder in
     float32 on the CPU they do not depend on the other requests, bit for bit. Eager models and
@@ -259,7 +259,7 @@ class ContinuousBatch:
             free -= task.samples
 
     def _read(self, budget: int) -> None:
-        """Reads chunks of the prompts in order, of at most `budget` tokens with the first draws."""
+        """Reads chunks of at most `budget` tokens with the first draws; the prompts take turns."""
         while self._reading:
             reading = self._reading[0]
             prompt, count = reading.task.prompt, reading.task.samples
@@ -271,9 +271,11 @@ class ContinuousBatch:
                 return
             if tokens.shape[1]:
                 reading.read(self.decoder, tokens)
+            self._reading.popleft()
             if is_last:
-                self._reading.popleft()
                 self._join(reading)
+            else:
+                self._reading.append(reading)  # so a long prompt does not hold up the others
 
     def _join(self, reading: _Reading) -> None:
         """Gives the sequences of a request their rows and first tokens."""
