@@ -38,11 +38,13 @@ class Counts(BaseModel, frozen=True, extra="forbid"):
 
     Args:
         tokenizer: its name, as for `make_tokenizer`.
+        tokenizer_digest: a hash of its file.
         training_bytes, held_out_bytes: of the files, with one for the end of each.
         digest: a hash of the tokens.
     """
 
     tokenizer: str
+    tokenizer_digest: str
     files: int
     training_bytes: int
     held_out_bytes: int
@@ -75,7 +77,7 @@ def read_tokens(data: Sequence[Path], tokenizer: str | None, out: Path) -> Texts
         np.concatenate([np.empty(0, dtype), *encode_parts(parts, chosen)])
         for parts in (corpus.training, corpus.held_out)
     ]
-    counts = _count(corpus, tokenizer or "bytes", both)
+    counts = _count(corpus, tokenizer or "bytes", write_tokenizer(chosen), both)
     return Texts(both[0], both[1], chosen, counts)
 
 
@@ -98,8 +100,9 @@ def prepare(data: Sequence[Path], tokenizer: str, out: Path) -> Texts:
                 for block in encode_parts(of_file, chosen):
                     file.write(block.data)
         both = [_map(folder / name, _smallest_dtype(chosen)) for name in TOKENS]
-        counts = _count(corpus, tokenizer, both)
-        (folder / TOKENIZER).write_bytes(write_tokenizer(chosen))
+        content = write_tokenizer(chosen)
+        counts = _count(corpus, tokenizer, content, both)
+        (folder / TOKENIZER).write_bytes(content)
         (folder / DESCRIPTION).write_text(counts.model_dump_json(indent=1))
     return _open_tokens(out, None)
 
@@ -169,10 +172,8 @@ def _train_pairs(size: int, parts: Sequence[Part]) -> Any:
     try:
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     except ImportError:
-        advice = "python -m pip install tokenizers"
-        raise ValueError(
-            expected("--tokenizer bpe", "the library tokenizers", "none", advice)
-        ) from None
+        wanted, advice = "the library tokenizers", "`python -m pip install tokenizers` installs it"
+        raise ValueError(expected("--tokenizer bpe", wanted, "none", advice)) from None
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -188,12 +189,13 @@ def _smallest_dtype(tokenizer: Any) -> Literal["uint8", "uint16", "uint32"]:
     return "uint8" if size <= 1 << 8 else "uint16" if size <= 1 << 16 else "uint32"
 
 
-def _count(corpus: Corpus, tokenizer: str, tokens: Sequence[Array]) -> Counts:
+def _count(corpus: Corpus, name: str, tokenizer: bytes, tokens: Sequence[Array]) -> Counts:
     both = (corpus.training, corpus.held_out)
     sizes = [sum(part.end - part.start + 1 for part in parts) for parts in both]
     return Counts.model_validate(
         {
-            "tokenizer": Path(tokenizer).name,
+            "tokenizer": Path(name).name,
+            "tokenizer_digest": data_digest(np.frombuffer(tokenizer, np.uint8)),
             "files": corpus.files,
             "training_bytes": sizes[0],
             "held_out_bytes": sizes[1],
@@ -208,13 +210,14 @@ def _open_tokens(folder: Path, tokenizer: str | None) -> Texts:
     if tokenizer is not None:
         wanted = f"none with the prepared tokens in {folder}"
         raise ValueError(expected("--tokenizer", wanted, quote(tokenizer)))
-    counts = read_model(folder / DESCRIPTION, Counts)
-    chosen = read_tokenizer(str(folder / TOKENIZER), (folder / TOKENIZER).read_bytes())
+    counts = read_model(folder / DESCRIPTION, Counts, "prepare it again")
+    content = (folder / TOKENIZER).read_bytes()
     training, held_out = (_map(folder / name, counts.dtype) for name in TOKENS)
-    if data_digest(training, held_out) != counts.digest or _smallest_dtype(chosen) != counts.dtype:
+    own = data_digest(training, held_out), data_digest(np.frombuffer(content, np.uint8))
+    if own != (counts.digest, counts.tokenizer_digest):
         wanted, got = f"the tokens and the tokenizer of its {DESCRIPTION}", "others"
         raise ValueError(expected(str(folder), wanted, got, "prepare it again"))
-    return Texts(training, held_out, chosen, counts)
+    return Texts(training, held_out, read_tokenizer(str(folder / TOKENIZER), content), counts)
 
 
 def _map(file: Path, dtype: str) -> Array:

@@ -150,6 +150,7 @@ def test_a_run_among_its_own_texts_is_refused(folder: Path) -> None:
         (["tokens"], "bytes", "none with the prepared"),
         (["tokens", "poem.txt"], None, "one folder of tokens alone"),
         (["damaged"], None, "prepare it again"),
+        (["swapped"], None, "prepare it again"),
     ],
 )
 def test_bad_input_is_refused_with_what_to_do(
@@ -163,6 +164,8 @@ def test_bad_input_is_refused_with_what_to_do(
     for name in ("tokens", "damaged"):
         prepare([poem], "bytes", tmp_path / name)
     (tmp_path / "damaged" / "held_out.bin").write_bytes(b"others")
+    characters = prepare([poem], "characters", tmp_path / "swapped").tokenizer.characters
+    write_file(CharacterTokenizer(characters[::-1]), tmp_path / "swapped" / "tokenizer.json")
     if tokenizer in ("binary", "abc.json"):
         tokenizer = str(tmp_path / tokenizer)
     with pytest.raises(ValueError, match=advice) as refusal:

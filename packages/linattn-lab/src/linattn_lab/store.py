@@ -77,15 +77,18 @@ def read_records(file: Path, kind: type[Record[Result]]) -> list[Record[Result]]
     return read_model(file, _File[kind]).records  # type: ignore[valid-type]
 
 
-def read_model(file: Path, kind: type[Model]) -> Model:
+def read_model(
+    file: Path,
+    kind: type[Model],
+    advice: str = "restore the file, or move it away and measure again",
+) -> Model:
     """Returns the content of a JSON file, which another program or a hand may have written."""
     try:
         return kind.model_validate_json(file.read_bytes())
     except ValidationError as error:
         fault = error.errors()[0]
         got = quote(": ".join([*map(str, fault["loc"]), fault["msg"]]))
-        advice = "restore the file, or move it away and measure again"
-        raise ValueError(expected(str(file), "JSON of results", got, advice)) from None
+        raise ValueError(expected(str(file), "JSON as it was written", got, advice)) from None
 
 
 def add_record(file: Path, record: Record[Any]) -> None:
