@@ -268,5 +268,5 @@ def read_tokenizer(path: str, content: bytes) -> Any:
             return tokenizer
     except ImportError:
         wanted = "the library that wrote it, tokenizers"
-        advice = "install linattn-models with its extra [tokenizers]"
+        advice = "`python -m pip install tokenizers` installs it"
         raise ModuleNotFoundError(expected(path, wanted, "no such library", advice)) from None

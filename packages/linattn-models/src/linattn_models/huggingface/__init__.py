@@ -15,17 +15,13 @@ All of it needs the extra `[transformers]`.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+from linattn_models.basics.optional import require_packages
 
-if find_spec("transformers") is None:
-    raise ImportError(
-        "linattn_models.huggingface needs transformers; "
-        "install linattn-models with its extra [transformers]."
-    )
+require_packages("linattn_models.huggingface", "transformers")
 
-from transformers import AutoConfig, AutoModelForCausalLM, __version__
+from transformers import AutoConfig, AutoModelForCausalLM, __version__  # noqa: E402
 
-from linattn_models.huggingface.version import check_version
+from linattn_models.huggingface.version import check_version  # noqa: E402
 
 check_version(__version__)
 

@@ -20,15 +20,12 @@ engine      the thread that owns the batch
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+from linattn_models.basics.optional import require_packages
 
-_NEEDED = ("fastapi", "fsspec", "jinja2", "prometheus_client", "pydantic", "tyro", "uvicorn")
-_missing = [name for name in _NEEDED if find_spec(name) is None]
-if _missing:
-    raise ImportError(
-        f"linattn_models.serving needs {', '.join(_missing)}; "
-        "install linattn-models with its extra [serving]."
-    )
+require_packages(
+    "linattn_models.serving",
+    *("fastapi", "fsspec", "jinja2", "prometheus_client", "pydantic", "tyro", "uvicorn"),
+)
 
 from linattn_models.serving.app import create_app  # noqa: E402
 from linattn_models.serving.chat import ChatTemplate  # noqa: E402

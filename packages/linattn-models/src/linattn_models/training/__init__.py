@@ -5,15 +5,11 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+from linattn_models.basics.optional import require_packages
 
-_NEEDED = ("accelerate", "filelock", "pydantic", "tensorboard", "tqdm")
-_missing = [name for name in _NEEDED if find_spec(name) is None]
-if _missing:
-    raise ImportError(
-        f"linattn_models.training needs {', '.join(_missing)}; "
-        "install linattn-models with its extra [train]."
-    )
+require_packages(
+    "linattn_models.training", "accelerate", "filelock", "pydantic", "tensorboard", "tqdm"
+)
 
 from linattn_models.training.allocation import freed_memory_kept  # noqa: E402
 from linattn_models.training.averaging import average_weights  # noqa: E402
