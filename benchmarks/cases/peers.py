@@ -17,6 +17,11 @@ def load(name: str, settings: Settings) -> types.ModuleType:
     """Returns a module of a peer's package, or raises NotMeasured with the reason why not."""
     if not settings.peers:
         raise NotMeasured("not asked for (--peers)")
+    return find(name)
+
+
+def find(name: str) -> types.ModuleType:
+    """Returns a module, or raises NotMeasured where what it needs is not installed."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import atexit
+import os
+import socket
+import subprocess
+import sys
+import tempfile
 import time
+from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import torch
 
 from benchmarks.case import Case, Make, Method, Settings
+from benchmarks.cases import peers
 from benchmarks.cases.decoder_checks import check_compiled
 from benchmarks.cases.decoders import pack_decoder
 from benchmarks.cases.models import Task
-from linattn_models import CompiledDecoder, ContinuousBatch, Request, SamplingParams
+from linattn_lab.timing import NotMeasured
+from linattn_models import (
+    CompiledDecoder,
+    ContinuousBatch,
+    DecodingState,
+    Request,
+    SamplingParams,
+)
 from linattn_models.decoding.engine import CHUNK
 
 ROWS, TOKENS, WAVES = 64, 256, 4
@@ -19,6 +36,7 @@ OFFLINE, ENGINE = "generate", "ContinuousBatch"
 EQUAL, MIXED = "one length", "many lengths"
 PROMPT = 392
 STEPS, READING = "a step", f"a step while {PROMPT} tokens are read"
+MEMORY, FOLDER, S3 = "in memory", "in a folder", "on S3"
 
 
 def make_lengths(task: Task, lengths: str) -> list[int]:
@@ -149,4 +167,78 @@ def reading_case() -> Case:
     )  # fmt: skip
 
 
-CASES = (engine_case(), reading_case())
+def start_s3() -> str:
+    """Starts moto, which answers as S3 does, in another process; returns the URL of a store."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-p", port],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    atexit.register(server.kill)
+    os.environ |= {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ACCESS_KEY_ID": "none",
+        "AWS_SECRET_ACCESS_KEY": "none",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    for _ in range(600):
+        with suppress(OSError), socket.create_connection(("127.0.0.1", int(port))):
+            return "s3://bucket/states"
+        time.sleep(0.1)
+    raise NotMeasured("moto does not start")
+
+
+def open_store(place: str, settings: Settings) -> Any:
+    """Returns the store of a server that keeps states in this place."""
+    module = peers.find("linattn_models.serving")
+    if place == MEMORY:
+        return module.states.RecentStates(256, 1 << 30)
+    if place == FOLDER:
+        folder = tempfile.TemporaryDirectory()
+        atexit.register(folder.cleanup)
+        return module.SharedStates(folder.name)
+    for name in ("s3fs", "moto.server"):
+        peers.load(name, settings)
+    return module.SharedStates(start_s3())
+
+
+def keep_states(task: Task, place: str, settings: Settings) -> Method:
+    """Returns what a request asks of a store, which continues a state and leaves another."""
+    store = open_store(place, settings)
+    states = sys.modules["linattn_models.serving.states"].States(store, 1 << 30, 60.0)
+    model = task.model(positions="none")
+    state = model.generate(1, length=task.length, return_state=True)[1]
+    loop = asyncio.Runner()
+    atexit.register(loop.close)
+
+    async def keep() -> DecodingState:
+        return DecodingState.from_bytes(await states.get(await states.put(state)))
+
+    def find_difference() -> str | None:
+        layers = zip(state.layers, loop.run(keep()).layers, strict=True)
+        is_same = all(torch.equal(x, y) for pair in layers for x, y in zip(*pair, strict=True))
+        return None if is_same else "another state comes back"
+
+    return Method(find_difference, lambda: loop.run(keep()), note=f"{state.nbytes:,} bytes")
+
+
+def state_case() -> Case:
+    """A state that is written and read, by where it is kept."""
+    asked = Task(1, language=True, length=16)
+
+    def setup(settings: Settings) -> dict[str, Make]:
+        task = asked.for_settings(settings)
+        return {x: partial(keep_states, task, x, settings) for x in (MEMORY, FOLDER, S3)}
+
+    return Case(
+        "serving/states",
+        "What a store adds to a request that continues a state and leaves another: one is read, "
+        "one is written. S3 is moto, a server on this machine.",
+        setup,
+        ratios=((FOLDER, MEMORY), (S3, MEMORY)),
+        unit="request", seconds=20, rounds=(20, 200),
+    )  # fmt: skip
+
+
+CASES = (engine_case(), reading_case(), state_case())

@@ -42,8 +42,9 @@ class Body:
         self.parts: asyncio.Queue[Message] = asyncio.Queue()
         self.answer: list[Message] = []
 
-    def put(self, size: int, more: bool = True) -> None:
-        part = {"type": "http.request", "body": b"a" * size, "more_body": more}
+    def put(self, size: int, more: bool = True, content: bytes = b"") -> None:
+        body = content + b"a" * (size - len(content))
+        part = {"type": "http.request", "body": body, "more_body": more}
         self.parts.put_nowait(part)
 
     async def send(self, message: Message) -> None:
@@ -57,36 +58,43 @@ class Body:
         return self.answer[0]["status"], text.decode()
 
 
-def test_bodies_that_are_not_whole_have_a_limit_together() -> None:
+def test_of_bodies_that_are_not_whole_the_first_is_given_up() -> None:
+    """What is sent at once is answered, however much others have begun to send."""
+
     async def main() -> None:
-        app = reader(BodyLimits(most=100, unfinished=250, seconds=30))
-        bodies = [Body() for _ in range(4)]
-        for body in bodies[:3]:
-            body.put(80)
-        waiting = [asyncio.create_task(body.through(app)) for body in bodies[:3]]
-        await asyncio.sleep(0)
-        bodies[3].put(80)
-        status, message = await bodies[3].through(app)
-        assert status == 503 and "250 bytes" in message
-        for body in bodies[:3]:
-            body.put(1, more=False)
-        assert await asyncio.gather(*waiting) == [(200, "81")] * 3
-        again = Body()
-        again.put(100, more=False)
-        assert await again.through(app) == (200, "100")
+        app = reader(BodyLimits(most=100, values=9, unfinished=250, seconds=30))
+        for _ in range(3):
+            slow = [Body() for _ in range(3)]
+            for body in slow:
+                body.put(80)
+            waiting = [asyncio.create_task(body.through(app)) for body in slow]
+            await asyncio.sleep(0)
+            whole = Body()
+            whole.put(80)
+            whole.put(1, more=False)
+            assert await whole.through(app) == (200, "81")
+            assert (await waiting[0])[0] == 408
+            for body in slow[1:]:
+                body.put(1, more=False)
+            assert await asyncio.gather(*waiting[1:]) == [(200, "81")] * 2
 
     asyncio.run(main())
 
 
 def test_a_body_has_a_time_and_a_size() -> None:
     async def main() -> None:
-        app = reader(BodyLimits(most=100, unfinished=1000, seconds=0.05))
+        app = reader(BodyLimits(most=100, values=9, unfinished=1000, seconds=0.05))
         slow, large = Body(), Body()
         slow.put(10)
         status, message = await slow.through(app)
         assert status == 408 and "0.05 seconds" in message
         large.put(101)
         assert (await large.through(app))[0] == 413
+        for count, status in ((9, 200), (10, 413)):
+            values = Body()
+            values.put(80, content=b"," * (count - 1))
+            values.put(1, more=False, content=b"[")
+            assert (await values.through(app))[0] == status
 
     asyncio.run(main())
 
@@ -118,3 +126,13 @@ def test_a_long_prompt_is_refused_before_the_batch_sees_it(
     asyncio.run(main())
     assert max(encoded, default=0) < 50_000
     assert not batch.has_work
+
+
+def test_a_body_of_more_values_than_a_prompt_is_not_parsed(serve: Serve) -> None:
+    async def main() -> None:
+        async with serve(most_prompt=9).client() as client:
+            for prompt in ([1] * 70_000, [[1]] * 40_000, "," * 70_000):
+                answer = await client.post("/v1/completions", json={"prompt": prompt})
+                assert answer.status_code == 413 and "values" in answer.json()["error"]["message"]
+
+    asyncio.run(main())

@@ -24,7 +24,7 @@ CASES = (  # the last two are those of a GPU, with the CPU in its place
     ("generation/filters/32000-flat/batch-32", "cpu"), ("generation/flat/10000-tokens", "cpu"),
     ("generation/prompts/ragged", "cpu"), ("decoding/steps/one-image", "cpu"),
     ("decoding/compiled-steps/batch-100", "cpu"), ("decoding/options/one-image", "cpu"),
-    ("serving/engine", "cpu"), ("serving/reading", "cpu"),
+    ("serving/engine", "cpu"), ("serving/reading", "cpu"), ("serving/states", "cpu"),
     ("generation/images/one-image", "cuda"),
     ("generation/images/batch-10000", "cuda"),
 )  # fmt: skip

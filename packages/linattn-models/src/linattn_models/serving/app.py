@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -50,6 +50,8 @@ from linattn_models.serving.states import RecentStates, States, StateStore, Unav
 _FIELDS = {"length": "max_tokens", "text": "prompt", "stop_strings": "stop"}
 # States that are kept, and their bytes: a cache of softmax attention can be large.
 _KEPT_STATES, _KEPT_BYTES = 256, 1 << 30
+# Values of a body beside the tokens of its prompt.
+_OTHER_VALUES = 1 << 16
 # A page on which a text is continued.
 PAGE = Path(__file__).with_name("page.html")
 
@@ -95,7 +97,8 @@ def create_app(
             by default the last 256 in memory, of at most 1 GiB together.
         store_time: seconds in which `states` has to answer; the client of a slower one gets 503.
         most_bytes: of a request's body; larger ones are answered by 413.
-        most_unfinished: bytes of all bodies that are not whole yet; more are answered by 503.
+        most_unfinished: bytes of all bodies that are not whole yet; beyond them, the one that began
+            first is answered by 408.
         body_time: seconds in which a body has to be whole; slower ones are answered by 408.
         most_prompt: characters or tokens of a body's prompts, which are refused before they are
             encoded.
@@ -115,14 +118,25 @@ def create_app(
     in_range("store_time", store_time, 0.0, math.inf)
     queue, most_prompt = at_least("queue", queue, 1), at_least("most_prompt", most_prompt, 1)
     limits = BodyLimits(
-        at_least("most_bytes", most_bytes, 1),
-        at_least("most_unfinished", most_unfinished, 1),
-        body_time,
+        most=at_least("most_bytes", most_bytes, 1),
+        values=most_prompt + _OTHER_VALUES,
+        unfinished=at_least("most_unfinished", most_unfinished, 1),
+        seconds=body_time,
     )
     engine = Engine(batch, queue)
     store = RecentStates(_KEPT_STATES, _KEPT_BYTES) if states is None else states
-    kept = States(store, _most_of_file(batch), store_time)
-    service = _Service(name, batch, engine, Metrics(engine), kept, most_prompt, queue)
+    service = _Service(
+        name=name,
+        batch=batch,
+        engine=engine,
+        metrics=Metrics(engine),
+        states=States(store, _most_of_file(batch), store_time),
+        template=chat or ChatTemplate(),
+        rendering=ThreadPoolExecutor(1, "linattn-chat"),
+        most_prompt=most_prompt,
+        queue=queue,
+        stall=stall,
+    )
     # From the outermost on.
     middleware = [Middleware(StatusCounter, service.metrics.responses)]
     if allowed_origins:
@@ -142,56 +156,81 @@ def create_app(
     app = FastAPI(lifespan=lifespan, middleware=middleware, openapi_url=None)
     app.state.engine = engine
     _add_refusals(app)
-    _add_completions(app, service, stall, chat or ChatTemplate())
+    _add_completions(app, service)
     _add_reports(app, service, page)
     return app
 
 
 @dataclass(frozen=True)
 class _Service:
-    """What the routes share."""
+    """What the routes share.
+
+    Args:
+        rendering: a thread of its own, because a slow template would hold up those that read other
+            requests.
+    """
 
     name: str
     batch: ContinuousBatch
     engine: Engine
     metrics: Metrics
     states: States
+    template: ChatTemplate
+    rendering: ThreadPoolExecutor
     most_prompt: int
     queue: int
+    stall: float
 
     def refuse_model(self, name: str) -> Response:
         """An answer to a wrong model."""
         return refusal(404, expected("model", repr(self.name), quote(name)), "model")
 
-    async def read(self, fields: CompletionFields) -> tuple[list[Request], Completion]:
+    async def answer(self, fields: CompletionFields | ChatFields) -> Response:
+        """Adds the requests of a body to the batch."""
+        if fields.model not in (None, self.name):
+            return self.refuse_model(fields.model)
+        watch = Watch(self.metrics)
+        try:
+            requests, completion = await self._read(fields)
+            stream = await self.engine.submit(requests)
+        except (ValueError, TypeError) as error:
+            return refusal(400, *_message_and_field(error, _names_of(fields)))
+        watch.add_prompts(completion.prompt_tokens)
+        tells_usage = bool(fields.stream_options.include_usage)
+        return CompletionResponse(
+            stream, completion, self.states, watch, fields.stream, tells_usage, self.stall
+        )
+
+    async def _read(
+        self, fields: CompletionFields | ChatFields
+    ) -> tuple[list[Request], Completion | ChatCompletion]:
         """The requests of a body, and the content of their answer."""
+        if isinstance(fields, CompletionFields):
+            return await self._read_completion(fields)
+        loop = asyncio.get_running_loop()
+        text = await loop.run_in_executor(self.rendering, self._render, fields)
+        read = partial(read_chat, fields, text, self.template, self.batch)
+        requests, completion = await self._read_completion(await run_in_threadpool(read))
+        return requests, ChatCompletion(completion, fields.top_logprobs)
+
+    def _render(self, fields: ChatFields) -> str:
+        return render_chat(fields, self.template, self.batch, most_prompt=self.most_prompt)
+
+    async def _read_completion(self, fields: CompletionFields) -> tuple[list[Request], Completion]:
         stored = None
         if fields.state is not None and fields.state_bytes is None:
             stored = await self.states.get(fields.state)
         # Other clients are answered while a long text is encoded or a state is read.
-        return await run_in_threadpool(self._read, fields, stored)
+        return await run_in_threadpool(self._make_requests, fields, stored)
 
-    def _read(
+    def _make_requests(
         self, fields: CompletionFields, stored: bytes | None
     ) -> tuple[list[Request], Completion]:
-        requests = read_fields(
-            fields,
-            self.batch,
-            stored,
-            most_prompt=self.most_prompt,
-            most_prompts=self.queue,
-        )
+        most = {"most_prompt": self.most_prompt, "most_prompts": self.queue}
+        requests = read_fields(fields, self.batch, stored, **most)
         tokenizer = self.batch.decoder.tokenizer
         echoes = read_echoes(fields, self.batch, requests)
         return requests, Completion(self.name, tokenizer, requests, echoes, fields.max_tokens)
-
-    async def read_chat(
-        self, fields: ChatFields, template: ChatTemplate, text: str
-    ) -> tuple[list[Request], ChatCompletion]:
-        """As `read`, of a chat whose template made a text."""
-        read = partial(read_chat, fields, text, template, self.batch)
-        requests, completion = await self.read(await run_in_threadpool(read))
-        return requests, ChatCompletion(completion, fields.top_logprobs)
 
 
 def _refuse_key(request: object, error: Exception) -> Response:
@@ -201,12 +240,20 @@ def _refuse_key(request: object, error: Exception) -> Response:
 
 
 def _refuse_body(status: int, message: str) -> Response:
-    retry = {"Retry_After": "1"} if status == 503 else {}
-    return refusal(status, message, connection="close", **retry)
+    return refusal(status, message, connection="close")
 
 
 def _add_refusals(app: FastAPI) -> None:
-    """Answers to wrong fields and unknown routes."""
+    """Answers to wrong fields and unknown routes, and of a server that cannot answer."""
+
+    @app.exception_handler(Overloaded)
+    @app.exception_handler(Unavailable)
+    async def tell_to_retry(request: HttpRequest, error: Exception) -> Response:
+        return refusal(503, str(error), Retry_After="1")
+
+    @app.exception_handler(Stopped)
+    async def tell_end(request: HttpRequest, error: Stopped) -> Response:
+        return refusal(503, str(error), Retry_After="10")
 
     @app.exception_handler(RequestValidationError)
     async def refuse_fields(request: HttpRequest, error: RequestValidationError) -> Response:
@@ -225,62 +272,23 @@ def _add_refusals(app: FastAPI) -> None:
         return refusal(error.status_code, message, **(error.headers or {}))
 
 
-def _add_completions(app: FastAPI, service: _Service, stall: float, template: ChatTemplate) -> None:
+def _add_completions(app: FastAPI, service: _Service) -> None:
     """Completions, and the states that they end in."""
-    # A thread of its own: a slow template would hold up those that read other requests.
-    rendering = ThreadPoolExecutor(1, "linattn-chat")
 
     @app.post("/v1/completions", response_model=None)
     async def complete(fields: CompletionFields) -> Response:
-        names = _FIELDS if fields.state_bytes is None else _FIELDS | {"state": "state_bytes"}
-        return await answer(fields, partial(service.read, fields), names)
+        return await service.answer(fields)
 
     @app.post("/v1/chat/completions", response_model=None)
     async def answer_chat(fields: ChatFields) -> Response:
-        names = _FIELDS | {"text": "messages", "prompt": "messages"}
-        return await answer(fields, partial(read_messages, fields), names)
-
-    async def read_messages(fields: ChatFields) -> tuple[list[Request], ChatCompletion]:
-        most = service.most_prompt
-        render = partial(render_chat, fields, template, service.batch, most_prompt=most)
-        text = await asyncio.get_running_loop().run_in_executor(rendering, render)
-        return await service.read_chat(fields, template, text)
-
-    async def answer(
-        fields: CompletionFields | ChatFields,
-        read: Callable[[], Awaitable[tuple[list[Request], Completion | ChatCompletion]]],
-        names: Mapping[str, str],
-    ) -> Response:
-        if fields.model not in (None, service.name):
-            return service.refuse_model(fields.model)
-        watch = Watch(service.metrics)
-        try:
-            requests, completion = await read()
-            stream = await service.engine.submit(requests)
-        except (ValueError, TypeError) as error:
-            return refusal(400, *_message_and_field(error, names))
-        except Overloaded:
-            wanted = f"fewer than {service.queue} requests"
-            message = expected("the queue", wanted, service.engine.num_waiting, "retry")
-            return refusal(503, message, Retry_After="1")
-        except Unavailable as error:
-            return refusal(503, str(error), Retry_After="1")
-        except Stopped as error:
-            return refusal(503, str(error), Retry_After="10")
-        watch.add_prompts(completion.prompt_tokens)
-        tells_usage = bool(fields.stream_options.include_usage)
-        return CompletionResponse(
-            stream, completion, service.states, watch, fields.stream, tells_usage, stall
-        )
+        return await service.answer(fields)
 
     @app.get("/v1/states/{state}", response_model=None)
     async def read_state(state: str) -> Response:
         try:
             content = await service.states.get(state)
         except ValueError as error:
-            return refusal(404, *_message_and_field(error))
-        except Unavailable as error:
-            return refusal(503, str(error), Retry_After="1")
+            return refusal(404, *_message_and_field(error, _FIELDS))
         return Response(content, media_type="application/octet-stream")
 
 
@@ -312,7 +320,7 @@ def _add_reports(app: FastAPI, service: _Service, page: Path) -> None:
     @app.api_route("/health", methods=methods, response_model=None)
     async def tell_health() -> Response:
         if not service.engine.is_alive:
-            return refusal(503, str(Stopped()))
+            raise Stopped
         return Response('{"status":"ok"}', media_type="application/json")
 
     @app.get("/metrics", response_model=None)
@@ -325,8 +333,15 @@ def _most_of_file(batch: ContinuousBatch) -> int:
     return 2 * batch.state_nbytes + 16 * batch.decoder.head.num_parameters + (1 << 20)
 
 
+def _names_of(fields: CompletionFields | ChatFields) -> dict[str, str]:
+    """Names in the batch's errors, and the fields of a body that they come from."""
+    if isinstance(fields, ChatFields):
+        return {**_FIELDS, "text": "messages", "prompt": "messages"}
+    return _FIELDS if fields.state_bytes is None else {**_FIELDS, "state": "state_bytes"}
+
+
 def _message_and_field(
-    error: ValueError | TypeError, names: Mapping[str, str] = _FIELDS
+    error: ValueError | TypeError, names: Mapping[str, str]
 ) -> tuple[str, str | None]:
     """The sentence of an error with the field that it is about."""
     name = subject_of(error) or ""

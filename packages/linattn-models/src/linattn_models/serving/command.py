@@ -18,6 +18,7 @@ from linattn_models.serving.app import create_app
 from linattn_models.serving.chat import read_template
 from linattn_models.serving.shared import SharedStates
 from linattn_models.tokens.autoregressive import AutoregressiveTransformer
+from linattn_models.weights.model_files import CONFIG_FILE, find_model, read_model_config
 
 # Seconds for what has not ended when a server is stopped.
 PATIENCE = 5
@@ -55,11 +56,21 @@ class Served:
     allowed_origin: tuple[str, ...] = ()
     """Sites whose pages may send requests from browsers, such as https://example.org; "*": all."""
 
+    def check(self) -> None:
+        """Refuses what no process could serve, before any is started or the model is read."""
+        for module in self.imports:
+            importlib.import_module(module)
+        read_model_config(find_model(self.model) / CONFIG_FILE)
+        self.open_store()
+
+    def open_store(self) -> SharedStates | None:
+        """Where servers share states, if they do."""
+        if self.state_store is None:
+            return None
+        return SharedStates(self.state_store, self.store_seconds, self.store_bytes)
+
     def create_app(self) -> FastAPI:
         """Loads the model."""
-        store = None
-        if self.state_store is not None:
-            store = SharedStates(self.state_store, self.store_seconds, self.store_bytes)
         batch = ContinuousBatch(make_decoder(self), self.max_num_seqs, self.max_num_batched_tokens)
         return create_app(
             batch,
@@ -68,7 +79,7 @@ class Served:
             chat=read_template(self.model),
             api_key=_read_key(self.api_key),
             allowed_origins=self.allowed_origin,
-            states=store,
+            states=self.open_store(),
         )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from linattn_core.errors import expected
 from linattn_models.decoding import ContinuousBatch, Output, Request
 
 # The most seconds that the steps of one call should take, so that their tokens come evenly.
@@ -140,8 +141,10 @@ class Engine:
         with self._lock:  # event loops of several threads may ask, and the thread may just end
             if not self.is_alive:
                 raise Stopped
-            if self.num_waiting + len(requests) > self._most_waiting:
-                raise Overloaded
+            waiting = self.num_waiting
+            if waiting + len(requests) > self._most_waiting:
+                wanted = f"at most {self._most_waiting} requests"
+                raise Overloaded(expected("the queue", wanted, waiting + len(requests), "retry"))
             self.waiting.add(stream)
             self._commands.put(partial(self._add, stream))
             if self._thread is None:

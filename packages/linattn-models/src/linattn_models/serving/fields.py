@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import reprlib
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -21,16 +22,20 @@ _MOST = 1 << 48
 Integer = Annotated[int, Field(ge=-_MOST, le=_MOST)]
 # A list is read up to its first error: the errors of a large one would take far more memory.
 Integers = Annotated[list[Integer], Field(fail_fast=True)]
-Prompts = Annotated[list[str | Integer | Integers], Field(fail_fast=True)]
+Lists = Annotated[list[Integers], Field(fail_fast=True)]
+Texts = Annotated[list[str], Field(fail_fast=True)]
 # Each is looked for in the text of each new token, in the thread that steps all requests.
 _MOST_STRINGS, _LONGEST_STRING = 64, 256
 String = Annotated[str, Field(max_length=_LONGEST_STRING)]
 Strings = Annotated[list[String], Field(fail_fast=True, max_length=_MOST_STRINGS)]
+# Each is an object, which takes time in which no other request is read.
+_MOST_MESSAGES, _MOST_PARTS = 4096, 16
 # What a body has to be.
 BODY = "a JSON object in UTF-8, with Content-Type: application/json"
 _WANTED = {
     "prompt": "a text, a list of tokens, or a list of such prompts",
-    "messages": "a list of messages with a role and a text as content",
+    "messages": f"at most {_MOST_MESSAGES:,} messages with a role, and a text or at most "
+    f"{_MOST_PARTS} as content",
     "stop_tokens": "a token, or a list of tokens",
     "stop": f"at most {_MOST_STRINGS} texts of at most {_LONGEST_STRING} characters",
 }
@@ -60,6 +65,10 @@ _IGNORED = {
     "store",
     "user",
 }
+# Values in errors: the repr of a large list would take long.
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = LONGEST
+_SHORT.maxlevel = 2
 # The most of the likeliest tokens beside each token.
 _MOST_LOGPROBS = 20
 # The most new tokens of an answer in a chat, where it is not said.
@@ -137,7 +146,7 @@ class CompletionFields(_Fields):
         state_bytes: in place of it, the bytes of /v1/states/ID in base64.
     """
 
-    prompt: str | Prompts = ""
+    prompt: str | Integers | Texts | Lists = ""
     max_tokens: int = Field(16, ge=0, le=_MOST)
     echo: bool = False
     logprobs: int | None = Field(None, ge=0, le=_MOST_LOGPROBS)
@@ -157,7 +166,7 @@ class Message(BaseModel):
     """A message of a chat."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[TextPart], Field(fail_fast=True)]
+    content: str | Annotated[list[TextPart], Field(fail_fast=True, max_length=_MOST_PARTS)]
 
     def as_text(self) -> dict[str, str]:
         """What templates read."""
@@ -176,7 +185,7 @@ class ChatFields(_Fields):
         top_logprobs: of how many of the likeliest tokens, too.
     """
 
-    messages: Annotated[list[Message], Field(fail_fast=True)]
+    messages: Annotated[list[Message], Field(fail_fast=True, max_length=_MOST_MESSAGES)]
     max_tokens: int | None = Field(None, ge=1, le=_MOST)
     max_completion_tokens: int | None = Field(None, ge=1, le=_MOST)
     logprobs: bool = False
@@ -245,7 +254,7 @@ def read_fields(
     if not fields.max_tokens and (fields.return_state or not fields.echo):
         wanted = "at least 1 without echo, or with return_state"
         raise ValueError(expected("max_tokens", wanted, 0))
-    prompts = _list_prompts(fields.prompt, token_shape(batch.decoder.head))
+    prompts = _list_prompts(fields, batch)
     _check_length(len(prompts), most_prompts, "prompts")
     _check_length(sum(map(len, prompts)), most_prompt, "characters or tokens")
     begins = fields.state is None and fields.state_bytes is None
@@ -291,8 +300,7 @@ def read_echoes(
     rows: list[Any] = [request.prompt for request in requests]
     for row in filter(None, rows):
         check_tokens(head, torch.tensor(row), what="prompt")
-    given = _list_prompts(fields.prompt, token_shape(head))
-    pairs = zip(given, rows, strict=True)
+    pairs = zip(_list_prompts(fields, batch), rows, strict=True)
     return [x if isinstance(x, str) else decode_tokens(tokenizer, row) for x, row in pairs]
 
 
@@ -305,9 +313,9 @@ def describe_error(error: Mapping[str, Any]) -> tuple[str, str | None]:
     """The sentence of an error of pydantic, and the field that it is about."""
     field = next((str(place)[:LONGEST] for place in error["loc"] if place != "body"), None)
     if field is None or error["type"] == "json_invalid":
-        reason = error.get("ctx", {}).get("error", quote(error["input"]))
+        reason = error.get("ctx", {}).get("error", _SHORT.repr(error["input"]))
         return expected("the body", BODY, reason), None
-    got, advice = "none" if error["type"] == "missing" else quote(error["input"]), ""
+    got, advice = "none" if error["type"] == "missing" else _SHORT.repr(error["input"]), ""
     if field in _OFF.keys() - FIELDS.keys():
         wanted, advice = " or ".join(["null", *map(quote, _OFF[field])]), "it is not supported"
     elif field not in FIELDS:
@@ -321,13 +329,12 @@ def describe_error(error: Mapping[str, Any]) -> tuple[str, str | None]:
     return expected(field, wanted, got, advice), field
 
 
-def _list_prompts(prompt: str | list[Any], shape: tuple[int, ...]) -> list[str | list[Any]]:
-    """The prompts of the field; `shape` is that of a token."""
-    if isinstance(prompt, str) or all(isinstance(item, list if shape else int) for item in prompt):
-        return [prompt]
-    if any(isinstance(item, int) for item in prompt):
-        raise ValueError(expected("prompt", _WANTED["prompt"], "tokens beside prompts"))
-    return prompt
+def _list_prompts(fields: CompletionFields, batch: ContinuousBatch) -> list[str | list[Any]]:
+    """The prompts of the field: a list is one of its own where it has tokens."""
+    prompt: Any = fields.prompt
+    of_one = list if token_shape(batch.decoder.head) else int
+    is_one = isinstance(prompt, str) or all(isinstance(item, of_one) for item in prompt)
+    return [prompt] if is_one else prompt
 
 
 def _is_same(value: object, off: object) -> bool:

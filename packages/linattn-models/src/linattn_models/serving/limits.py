@@ -18,11 +18,16 @@ class BodyLimits:
 
     Attributes:
         most: bytes of one; a larger one is answered by 413.
-        unfinished: bytes of all that are not whole yet; more are answered by 503.
-        seconds: in which a body has to be whole; a slower one is answered by 408.
+        values: in the JSON of one; one with more is answered by 413 before it is parsed, which
+            would hold up all other requests.
+        unfinished: bytes of all that are not whole yet; beyond them, the body that began first is
+            given up, so that clients which send theirs slowly do not keep others waiting.
+        seconds: in which a body has to be whole; one that is slower, or given up, is answered by
+            408.
     """
 
     most: int
+    values: int
     unfinished: int
     seconds: float
 
@@ -51,6 +56,7 @@ class BodyReader:
         self._limits = limits
         self._refuse = refuse
         self._unfinished = 0
+        self._sizes: dict[asyncio.Timeout, int] = {}  # of each, the one that began first is first
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request."""
@@ -74,25 +80,41 @@ class BodyReader:
         self._check_size(int(declared) if declared.isdigit() else 0)
         messages: deque[Message] = deque()
         size = 0
+        timeout = asyncio.timeout(self._limits.seconds)
         try:
-            async with asyncio.timeout(self._limits.seconds):
+            async with timeout:
                 while not messages or messages[-1].get("more_body", False):
                     messages.append(await receive())
-                    count = len(messages[-1].get("body", b""))
-                    size += count
-                    self._unfinished += count
+                    size += len(messages[-1].get("body", b""))
                     self._check_size(size)
+                    self._count(timeout, size)
         except TimeoutError:
-            wanted = f"whole within {self._limits.seconds:g} seconds"
+            wanted = f"whole within {self._limits.seconds:g} seconds, sooner where many are sent"
             raise _Refused(408, expected("the body", wanted, f"{size:,} bytes")) from None
         finally:
-            self._unfinished -= size
+            self._unfinished -= self._sizes.pop(timeout, 0)
+        values = sum(map(_count_values, messages))
+        if values > self._limits.values:
+            wanted = f"at most {self._limits.values:,} values"
+            raise _Refused(413, expected("the body", wanted, f"{values:,}"))
         return messages
+
+    def _count(self, timeout: asyncio.Timeout, size: int) -> None:
+        """Notes the bytes of a body, and gives up those that began first until there is room."""
+        self._unfinished += size - self._sizes.get(timeout, 0)
+        self._sizes[timeout] = size
+        while self._unfinished > self._limits.unfinished:
+            first = next(iter(self._sizes))
+            self._unfinished -= self._sizes.pop(first)
+            first.reschedule(0)
 
     def _check_size(self, size: int) -> None:
         if size > self._limits.most:
             wanted = f"at most {self._limits.most:,} bytes"
             raise _Refused(413, expected("the body", wanted, "more"))
-        if self._unfinished > self._limits.unfinished:
-            wanted = f"at most {self._limits.unfinished:,} bytes"
-            raise _Refused(503, expected("bodies that are not whole yet", wanted, "more", "retry"))
+
+
+def _count_values(message: Message) -> int:
+    """The values of JSON in a part of a body, or more: texts have such characters, too."""
+    part: bytes = message.get("body", b"")
+    return len(part) - len(part.translate(None, b",[{"))

@@ -8,23 +8,19 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 from fastapi import FastAPI
 
 from linattn_core.errors import expected
+from linattn_models.basics.optional import require_packages
 from linattn_models.basics.validation import at_least
 from linattn_models.serving.command import PATIENCE, Served
-from linattn_models.weights.model_files import CONFIG_FILE, find_model, read_model_config
 
-if find_spec("ray") is None:
-    raise ImportError(
-        "linattn_models.serving.ray needs ray; install linattn-models with its extra [ray]."
-    )
+require_packages("linattn_models.serving.ray", "ray[serve]")
 
-import ray
-from ray import serve
+import ray  # noqa: E402
+from ray import serve  # noqa: E402
 
 NAME = "linattn"
 
@@ -50,7 +46,7 @@ def make_application(
         raise ValueError(expected("state_store", "a folder or URL", None, advice))
     replicas = at_least("replicas", replicas, 1)
     most = replicas if max_replicas is None else at_least("max_replicas", max_replicas, replicas)
-    read_model_config(find_model(served.model) / CONFIG_FILE)
+    served.check()
     served = _for_any_folder(served)
 
     def create_app() -> FastAPI:

@@ -10,15 +10,17 @@ from contextlib import suppress
 
 from fsspec.core import url_to_fs
 
-from linattn_core.errors import expected
+from linattn_core.errors import expected, quote
 from linattn_models.basics.validation import at_least
-from linattn_models.serving.states import StateStore, make_id, unknown_id
+from linattn_models.serving.states import StateStore, make_id, start
 
+# Seconds in which a store has to be ready.
+_PATIENCE = 60
 # Seconds between two looks for what is too old or too much; other servers add to the folder.
 _PAUSE = 60
 _SUFFIX = ".safetensors"
-# The second in which a state was kept, and what nobody can guess. Ids are in order of age.
-_ID = re.compile(r"[0-9a-f]{10}-[A-Za-z0-9_-]{22}", re.ASCII)
+# The nanosecond in which a state was kept, and what nobody can guess. Ids are in order of age.
+_ID = re.compile(r"[0-9a-f]{16}-[A-Za-z0-9_-]{22}", re.ASCII)
 
 
 class SharedStates(StateStore):
@@ -36,32 +38,35 @@ class SharedStates(StateStore):
 
     Raises:
         ValueError: numbers out of range, or a URL of an unknown kind.
-        OSError: a folder that cannot be made.
+        OSError: a folder or store that cannot be written.
     """
 
     def __init__(self, url: str, seconds: int = 86_400, most_bytes: int = 1 << 34) -> None:
         self._seconds = at_least("seconds", seconds, 1)
         self._most_bytes = at_least("most_bytes", most_bytes, 1)
-        try:
-            # Listings that are kept would miss the files of others.
-            self._files, self._folder = url_to_fs(url, use_listings_cache=False)
-        except (ImportError, ValueError) as error:
-            raise ValueError(expected("state_store", "a URL of a known kind", error)) from None
-        self._files.makedirs(self._folder, exist_ok=True)
         self._lock = threading.Lock()
         self._bytes = 0  # after the last look, and added since
         self._next_look = 0.0
+        try:
+            # Listings that are kept would miss the files of others.
+            self._files, self._folder = url_to_fs(url, use_listings_cache=False)
+            start(self._make_folder).result(_PATIENCE)
+        except ImportError as error:
+            wanted = "a store whose library is installed"
+            raise ValueError(expected("state_store", wanted, quote(url), str(error))) from None
+        except ValueError as error:
+            wanted = "a folder, or the URL of a store"
+            raise ValueError(expected("state_store", wanted, quote(url), str(error))) from None
+        except Exception as error:  # noqa: BLE001 - file systems raise any class
+            wanted = "a folder or store that can be written"
+            raise OSError(expected(url, wanted, quote(error))) from None
+
+    def _make_folder(self) -> None:
+        self._files.makedirs(self._folder, exist_ok=True)
+        self._files.rm_file(self._path(self.put(b"a test")))
 
     def put(self, content: bytes) -> str:
-        self._bytes += len(content)  # not exact where two threads add; the next look is
-        if (self._bytes > self._most_bytes or time.monotonic() > self._next_look) and (
-            self._lock.acquire(blocking=False)
-        ):
-            try:
-                self._remove_old(len(content))
-            finally:
-                self._lock.release()
-        name = f"{int(time.time()):010x}-{make_id()}"
+        name = f"{time.time_ns():016x}-{make_id()}"
         path = self._path(name)
         try:
             # Under its own name: before this returns, nobody knows it.
@@ -70,21 +75,27 @@ class SharedStates(StateStore):
             with suppress(Exception):
                 self._files.rm_file(path)
             raise
+        self._bytes += len(content)  # not exact where two threads add; the next look is
         return name
 
-    def get(self, name: str, most: int) -> bytes:
+    def tidy(self) -> None:
+        is_due = self._bytes > self._most_bytes or time.monotonic() > self._next_look
+        if is_due and self._lock.acquire(blocking=False):
+            try:
+                self._remove_old()
+            finally:
+                self._lock.release()
+
+    def get(self, name: str, most: int) -> bytes | None:
         if not _ID.fullmatch(name) or name < self._oldest():
-            raise unknown_id(name)
+            return None
         try:
             about = self._files.info(self._path(name))
-            if about["type"] != "file" or about.get("islink"):
-                raise unknown_id(name)
-            if about["size"] > most:
-                wanted = f"at most {most:,} bytes"
-                raise ValueError(expected("state", wanted, f"{about['size']:,}", "begin again"))
-            content: bytes = self._files.cat_file(self._path(name))
+            if about["type"] != "file" or about.get("islink") or about["size"] > most:
+                return None
+            content: bytes = self._files.cat_file(self._path(name), end=about["size"])
         except FileNotFoundError:
-            raise unknown_id(name) from None
+            return None
         return content
 
     def _path(self, name: str) -> str:
@@ -92,16 +103,16 @@ class SharedStates(StateStore):
 
     def _oldest(self) -> str:
         """Ids below it are too old."""
-        return f"{max(0, int(time.time()) - self._seconds):010x}"
+        return f"{max(0, time.time_ns() - self._seconds * 10**9):016x}"
 
-    def _remove_old(self, new: int) -> None:
-        """Removes the files that are too old, and the oldest until there is room for `new` bytes.
+    def _remove_old(self) -> None:
+        """Removes the files that are too old, and the oldest until there is room again.
 
         Some more room than that, so that not every call has to look.
         """
         self._next_look = time.monotonic() + _PAUSE
         sizes = dict(sorted(self._list()))
-        total, oldest = sum(sizes.values()) + new, self._oldest()
+        total, oldest = sum(sizes.values()), self._oldest()
         is_full = total > self._most_bytes
         for name, size in sizes.items():
             if name >= oldest and not (is_full and total > self._most_bytes * 7 // 8):
@@ -113,7 +124,11 @@ class SharedStates(StateStore):
 
     def _list(self) -> Iterator[tuple[str, int]]:
         """The ids and the bytes of all states."""
-        for about in self._files.ls(self._folder, detail=True):
+        try:
+            listing = self._files.ls(self._folder, detail=True)
+        except FileNotFoundError:  # object stores have no empty folders
+            return
+        for about in listing:
             name = about["name"].rpartition("/")[2]
             is_own = name.endswith(_SUFFIX) and _ID.fullmatch(name.removesuffix(_SUFFIX))
             if is_own and about["type"] == "file":

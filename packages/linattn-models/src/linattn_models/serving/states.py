@@ -9,17 +9,15 @@ import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from concurrent.futures import Future
 from typing import TypeVar
 
 from linattn_core.errors import expected, quote
 from linattn_models.state import DecodingState
 
 Result = TypeVar("Result")
-# Calls of a store at the same time. Those of one that is slow wait for each other, and for them
-# nobody else does.
-_THREADS = 8
+# Calls of a store at the same time, each in a thread of its own: a slow one delays no other.
+_MOST_CALLS = 256
 
 
 class Unavailable(Exception):
@@ -34,16 +32,16 @@ class StateStore(ABC):
         """Keeps a content, whole or not at all; returns its id, which nobody can guess."""
 
     @abstractmethod
-    def get(self, name: str, most: int) -> bytes:
-        """The content of an id.
+    def get(self, name: str, most: int) -> bytes | None:
+        """The content of an id that a client sent; None if it is unknown, or not of this server.
 
         Args:
-            name: comes from a client.
-            most: bytes; a larger content is refused before it is read.
-
-        Raises:
-            ValueError: an unknown id, or too large a content.
+            most: bytes; a larger content is not read.
         """
+
+    @abstractmethod
+    def tidy(self) -> None:
+        """Removes what is too old or too much; called after the others, when nobody waits."""
 
 
 class RecentStates(StateStore):
@@ -65,22 +63,24 @@ class RecentStates(StateStore):
         with self._lock:
             self._contents[name] = content
             self._bytes += len(content)
+        return name
+
+    def tidy(self) -> None:
+        with self._lock:
             while len(self._contents) > self._most or (
                 self._bytes > self._most_bytes and len(self._contents) > 1
             ):
                 self._bytes -= len(self._contents.popitem(last=False)[1])
-        return name
 
-    def get(self, name: str, most: int) -> bytes:
+    def get(self, name: str, most: int) -> bytes | None:
         with self._lock:
-            if name not in self._contents:
-                raise unknown_id(name)
-            self._contents.move_to_end(name)
-            return self._contents[name]
+            if name in self._contents:
+                self._contents.move_to_end(name)
+            return self._contents.get(name)
 
 
 class States:
-    """A store for event loops: it works in threads of its own, for a time.
+    """A store for event loops: it works in other threads, for a time.
 
     Args:
         store: keeps the contents.
@@ -90,7 +90,7 @@ class States:
 
     def __init__(self, store: StateStore, most: int, seconds: float) -> None:
         self._store, self._most, self._seconds = store, most, seconds
-        self._threads = ThreadPoolExecutor(_THREADS, "linattn-states")
+        self._free = threading.BoundedSemaphore(_MOST_CALLS)
 
     async def put(self, state: DecodingState) -> str:
         """Keeps a state; returns its id.
@@ -107,23 +107,52 @@ class States:
             ValueError: an unknown id.
             Unavailable: the store fails.
         """
-        return await self._call(partial(self._store.get, name, self._most))
+        content = await self._call(lambda: self._store.get(name, self._most))
+        if content is None:
+            wanted = "the id of a state that is kept"
+            raise ValueError(expected("state", wanted, quote(name), "begin again"))
+        return content
 
     async def _call(self, function: Callable[[], Result]) -> Result:
+        if not self._free.acquire(blocking=False):
+            raise _unavailable(f"fewer than {_MOST_CALLS:,} calls at the same time", "more")
+        future = start(function, self._tidy)
         try:
             async with asyncio.timeout(self._seconds):
-                work = asyncio.get_running_loop().run_in_executor(self._threads, function)
-                return await work
-        except ValueError:
-            raise
-        except TimeoutError:
-            got = "none"
+                return await asyncio.wrap_future(future)
         except Exception as error:  # noqa: BLE001 - file systems raise any class
-            # Its text may have addresses and keys, which are for the server's log alone.
-            logging.getLogger(__name__).warning("the store of states failed: %r", error)
-            got = type(error).__name__
-        wanted = f"an answer within {self._seconds:g} seconds"
-        raise Unavailable(expected("the store of states", wanted, got, "retry"))
+            _log(error)
+            wanted = f"an answer within {self._seconds:g} seconds"
+            raise _unavailable(wanted, type(error).__name__) from None
+
+    def _tidy(self) -> None:
+        try:
+            self._store.tidy()
+        except Exception as error:  # noqa: BLE001
+            _log(error)
+        finally:
+            self._free.release()
+
+
+def start(
+    function: Callable[[], Result], then: Callable[[], object] = lambda: None
+) -> Future[Result]:
+    """Calls a function in a thread of its own, and `then` after it.
+
+    The process can end before the thread does.
+    """
+    future: Future[Result] = Future()
+    future.set_running_or_notify_cancel()  # from now on, it is not canceled
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:  # noqa: BLE001
+            future.set_exception(error)
+        then()
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
 
 
 def make_id() -> str:
@@ -131,8 +160,10 @@ def make_id() -> str:
     return secrets.token_urlsafe(16)
 
 
-def unknown_id(name: str) -> ValueError:
-    """The error for an id that is not kept, or no longer."""
-    return ValueError(
-        expected("state", "the id of a state that is kept", quote(name), "begin again")
-    )
+def _unavailable(wanted: str, got: str) -> Unavailable:
+    return Unavailable(expected("the store of states", wanted, got, "retry"))
+
+
+def _log(error: Exception) -> None:
+    """Its text may have addresses and keys, which are for the server's log alone."""
+    logging.getLogger(__name__).warning("the store of states failed: %r", error)
