@@ -15,7 +15,7 @@ COMMAND = "`python -m pip install no-such 'none[a]'` installs what is missing"
 
 def test_what_is_missing_is_named_with_the_command() -> None:
     require_packages("mine", "json")
-    with pytest.raises(ImportError, match="^mine: expected the packages") as caught:
+    with pytest.raises(ImportError, match=r"^mine: expected the packages") as caught:
         require_packages("mine", "json", "no-such", "none[a]")
     assert COMMAND in str(caught.value)
 
