@@ -140,7 +140,7 @@ def check_step(call: StepCall, backend: str, *, enable_gqa: bool, inplace: bool)
     query, key, value, state = call[:4]
     try:
         if _is_plain_step(call, backend, enable_gqa, inplace):
-            return call
+            return call if call.log_decay is None and call.normalize else complete_step(call)
     except (AttributeError, TypeError):
         pass  # an argument is of another type; the checks below name it
     query, key, value = in_one_dtype(query, key, value)
@@ -168,7 +168,7 @@ def _check_step_shapes(query: Tensor, key: Tensor, value: Tensor, *, enable_gqa:
 
 
 def _is_plain_step(call: StepCall, backend: str, enable_gqa: bool, inplace: bool) -> bool:
-    """True only for tensors without further arguments that `check_step` accepts."""
+    """True only for tensors that `check_step` accepts, with no slots; a decay is not looked at."""
     query, key, value, state = call[:4]
     if not isinstance(state, LinearAttentionState):
         return False
@@ -185,8 +185,7 @@ def _is_plain_step(call: StepCall, backend: str, enable_gqa: bool, inplace: bool
         and query.device == key.device == value.device == s.device == z.device
         and query.layout is key.layout is value.layout is torch.strided
         and call.state_indices is None
-        and call.log_decay is None
-        and call.normalize is True
+        and isinstance(call.normalize, bool)
         and isinstance(enable_gqa, bool)
         and isinstance(inplace, bool)
         and isinstance(call.eps, float)
