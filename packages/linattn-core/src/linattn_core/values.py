@@ -252,7 +252,10 @@ def _share(
     # In bytes: the last dim is a number's own.
     s = ((*shape, itemsize), (*(itemsize * x for x in strides), 1))
     z = ((*shape[:-1], itemsize), (*(itemsize * x for x in z_strides), 1))
-    return _repeats(s) or _repeats(z) or _meet(s, z, distance)
+    if not -_extent(z) < distance < _extent(s):
+        return _repeats((s, 0)) or _repeats((z, 0))
+    s, z = _without_rows(s, z, distance)
+    return _repeats((s, max(0, -distance)), (z, max(0, distance)))
 
 
 def _extent(layout: _Layout) -> int:
@@ -261,19 +264,20 @@ def _extent(layout: _Layout) -> int:
     return 0 if 0 in layout[0] else last + 1
 
 
-@functools.lru_cache(maxsize=256)
-def _repeats(layout: _Layout) -> bool:
-    """Whether a tensor has two numbers in one place."""
-    sizes, strides = layout
-    if 0 in sizes:
+def _repeats(*tensors: tuple[_Layout, int]) -> bool:
+    """Whether two numbers of tensors, each given with its place, are in one place."""
+    layouts = [layout for layout, _ in tensors]
+    for sizes, strides in layouts:
+        pairs = zip(sizes, strides, strict=True)
+        if 0 not in sizes and any(n > 1 and not stride for n, stride in pairs):
+            return True
+    if len(tensors) == 1 and _nests(layouts[0]):
         return False
-    if any(n > 1 and not stride for n, stride in zip(sizes, strides, strict=True)):
-        return True
-    if _nests(layout):
-        return False
-    taken = torch.zeros(_extent(layout), dtype=torch.bool, device="cpu")
-    taken.as_strided(sizes, strides).fill_(True)
-    return int(taken.count_nonzero()) < torch.Size(sizes).numel()
+    size = max(place + _extent(layout) for layout, place in tensors)
+    taken = torch.zeros(size, dtype=torch.bool, device="cpu")
+    for (sizes, strides), place in tensors:
+        taken.as_strided(sizes, strides, place).fill_(True)
+    return int(taken.count_nonzero()) < sum(torch.Size(sizes).numel() for sizes, _ in layouts)
 
 
 def _nests(layout: _Layout) -> bool:
@@ -297,15 +301,3 @@ def _without_rows(s: _Layout, z: _Layout, distance: int) -> tuple[_Layout, _Layo
             break
         s, z = inner_s, inner_z
     return s, z
-
-
-def _meet(layout: _Layout, other: _Layout, distance: int) -> bool:
-    """Whether two tensors, each without repetitions, have a number in one place."""
-    layout, other = _without_rows(layout, other, distance)
-    if not -_extent(other) < distance < _extent(layout):
-        return False
-    first, second = max(0, -distance), max(0, distance)
-    size = max(first + _extent(layout), second + _extent(other))
-    taken = torch.zeros(size, dtype=torch.bool, device="cpu")
-    taken.as_strided(*layout, first).fill_(True)
-    return bool(taken.as_strided(*other, second).any())

@@ -111,10 +111,10 @@ def read_decoder(file: Path, device: torch.device) -> DecoderFile:
         for name, value in file_settings(description).items():
             if metadata.get(name) != value:
                 raise ValueError(f"{name} {metadata.get(name)!r} beside tensors of {value}")
+        if tensors:
+            raise ValueError(f"also {min(tensors)!r}")
     except (LookupError, RuntimeError, ValueError) as error:
         raise ValueError(expected(str(file), _WHOLE, error)) from None
-    if tensors:
-        raise ValueError(expected(str(file), _WHOLE, f"also {min(tensors)!r}"))
     return DecoderFile(description, weights, metadata)
 
 

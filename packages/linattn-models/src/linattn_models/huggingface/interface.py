@@ -120,12 +120,11 @@ def register(
 def _check_name(name: str) -> None:
     """Refuses a name that transformers has, or reads in its own way."""
     instance("name", name, str)
-    if not re.fullmatch(r"[\w.-]+", name):
-        wanted = "letters, digits, '.', '-' and '_'"  # others mean kernels from a hub
+    theirs = {"eager", *ALL_ATTENTION_FUNCTIONS.valid_keys()} - registered.keys()
+    # Other characters mean kernels from a hub.
+    if name in theirs or not re.fullmatch(r"[\w.-]+", name):
+        wanted = "letters, digits, '.', '-' and '_', and none that transformers has"
         raise ValueError(expected("name", wanted, quote(name)))
-    if name in {"eager", *ALL_ATTENTION_FUNCTIONS.valid_keys()} - registered.keys():
-        wanted = "one that transformers does not have"
-        raise ValueError(expected("name", wanted, quote(name), "choose another"))
 
 
 def register_function(name: str, compute: Callable[..., Tensor]) -> None:

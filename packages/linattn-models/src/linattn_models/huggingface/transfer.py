@@ -53,12 +53,9 @@ def transfer_attention(
     """
     instance("model", model, nn.Module)
     layers = [module for module in model.modules() if isinstance(module, ConvertedAttention)]
-    if not layers:
-        got = f"a {type(model).__name__} without any"
-        raise ValueError(expected("transfer_attention", "converted layers", got, "convert it"))
-    if not layers[0].learned:
-        got = "maps without weights"
-        raise ValueError(expected("transfer_attention", "learned feature maps", got))
+    if not layers or not layers[0].learned:
+        got, wanted = f"a {type(model).__name__} without any", "converted layers with learned maps"
+        raise ValueError(expected("transfer_attention", wanted, got, "convert it"))
     instance("batches", batches, Iterable)
     in_range("learning_rate", learning_rate, 0.0, math.inf)
     weights = [weight for layer in layers for weight in layer.new_parameters()]

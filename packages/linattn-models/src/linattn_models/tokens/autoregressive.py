@@ -72,14 +72,13 @@ class AutoregressiveTransformer(Likelihood, TokenTransformer):
     ) -> None:
         super().__init__()
         instance("config", config, TransformerConfig)
-        advice = "its outputs would see the tokens that they predict"
-        if not config.is_causal:
-            raise ValueError(expected("is_causal", True, False, advice))
-        if config.causal_block > 1:
-            raise ValueError(expected("causal_block", 1, config.causal_block, advice))
-        if config.cross_attention:
-            advice = "build a Seq2SeqTransformer, which is given a source"
-            raise ValueError(expected("cross_attention", False, True, advice))
+        for name, wanted, advice in (
+            ("is_causal", True, "its outputs would see the tokens that they predict"),
+            ("causal_block", 1, "its outputs would see the tokens that they predict"),
+            ("cross_attention", False, "build a Seq2SeqTransformer, which is given a source"),
+        ):
+            if (got := getattr(config, name)) != wanted:
+                raise ValueError(expected(name, wanted, got, advice))
         config, positions = config.with_positions(positions)
         boolean("start", start)
         self.add_tokens(config, head, max_length, positions, start)

@@ -263,14 +263,11 @@ def _check_pair(encoder: TransformerConfig, decoder: TransformerConfig) -> None:
     """Refuses configurations that no encoder and decoder of it have."""
     instance("encoder", encoder, TransformerConfig)
     instance("decoder", decoder, TransformerConfig)
-    if encoder.is_causal or encoder.cross_attention:
-        got = f"is_causal={encoder.is_causal}, cross_attention={encoder.cross_attention}"
-        wanted = "is_causal=False and cross_attention=False"
-        raise ValueError(expected("the encoder", wanted, got))
-    if not (decoder.is_causal and decoder.cross_attention):
-        got = f"is_causal={decoder.is_causal}, cross_attention={decoder.cross_attention}"
-        wanted = "is_causal=True and cross_attention=True"
-        raise ValueError(expected("the decoder", wanted, got))
+    for what, config, flag in (("encoder", encoder, False), ("decoder", decoder, True)):
+        if not config.is_causal == config.cross_attention == flag:
+            wanted = f"is_causal={flag} and cross_attention={flag}"
+            got = f"is_causal={config.is_causal} and cross_attention={config.cross_attention}"
+            raise ValueError(expected(f"the {what}", wanted, got))
     if encoder.embed_dim != decoder.embed_dim:
         wanted = f"the encoder's embed_dim {encoder.embed_dim}"
         raise ValueError(expected("the decoder", wanted, decoder.embed_dim))

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from linattn_core.errors import expected
+from linattn_models.basics.validation import at_least
 from linattn_models.training.random_state import derive_seed
 
 
@@ -53,9 +53,7 @@ class ExampleOrder:
     """
 
     def __init__(self, examples: int, batch_size: int, seed: int) -> None:
-        if examples < 1:
-            raise ValueError(expected("data", "at least 1 example", examples))
-        self.examples = examples
+        self.examples = at_least("data", examples, 1)
         self.batch_size = batch_size
         self.seed = seed
         self._epoch = -1
