@@ -92,7 +92,8 @@ struct DecoderModel : DecoderShape {
 };
 
 // One or more inputs for each row, read in order from its state. All tensors are contiguous. Row b has lengths[b]
-// inputs, the first of them at position positions[b].
+// inputs, the first of them at position positions[b]. Rows with positions are those of a batch: with float32 weights, each
+// one's numbers are the same bits alone and beside others, for any number of threads.
 //
 // A call with more than one step has one input for each row and draws. The tokens that a step draws are the inputs of
 // the next one; quantiles, outputs and drawn then have a first dimension of `steps`.

@@ -461,7 +461,8 @@ class NativeDecoder(Protocol):
 
         Args:
             inputs: tokens (B,) or (B, C), int64; or vectors (B, E), float32.
-            position: of the inputs: an int for all rows, or (B,) int64.
+            position: of the inputs: an int for all rows, or (B,) int64. With (B,), a row of
+                float32 weights is computed alone as it is beside others, bit for bit.
             states: of each layer; updated in place.
             draw: how to draw the next tokens; None draws none.
 

@@ -6,7 +6,10 @@
 LINATTN_BEGIN
 namespace decoding {
 
-static bool has_single_row(const DecoderCall& call) { return rows_of_blocks(call) == 1; }
+// Several threads would sum the row of a batch in another order than beside others.
+static bool has_single_row(const DecoderCall& call) {
+    return rows_of_blocks(call) == 1 && (call.positions == nullptr || call.threads == 1);
+}
 
 std::int64_t workspace_bytes(const DecoderModel& model, const DecoderCall& call) {
     if (has_single_row(call)) return bytes_for_single_row(model, call);

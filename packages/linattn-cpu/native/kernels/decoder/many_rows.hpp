@@ -1,4 +1,4 @@
-// The whole model for many rows: all threads share each product, by its outputs and its rows.
+// The whole model for the rows of a batch: all threads share each product, by its outputs and its rows.
 #pragma once
 
 #include <initializer_list>
@@ -91,23 +91,30 @@ LINATTN_INLINE void finish(const Run& run, const PackedMatrix& matrix, std::int6
     }
 }
 
-// `count` <= R rows of one panel.
+// `count` <= R rows of some panels.
 template <class From, int R>
-static void multiply_tile(const Run& run, const Operand& x, const PackedMatrix& matrix, std::int64_t panel,
-                          std::int64_t row, std::int64_t count, const Result& result) {
+static void multiply_tile(const Run& run, const Operand& x, const PackedMatrix& matrix, Range panels, std::int64_t row,
+                          std::int64_t count, const Result& result) {
     if (count < R) {
-        if constexpr (R > 1) multiply_tile<From, R - 1>(run, x, matrix, panel, row, count, result);
+        if constexpr (R > 1) multiply_tile<From, R - 1>(run, x, matrix, panels, row, count, result);
         return;
     }
-    const Sums<R> sums = From::template multiply<R>(x, row, matrix, {panel, {0, matrix.inputs}});
-    float stored[R][kPanel];
-    // Stored one by one: if the array were copied as a whole, the sums would not stay in registers.
+    const auto finish_panels = [&](std::int64_t panel, const auto& sums) {
+        constexpr int kCount = sizeof(sums.of[0]) / kVectorBytes;
+        float stored[R][kCount * W<float>];
+        // Stored one by one: if the array were copied as a whole, the sums would not stay in registers.
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-        store(stored[r], sums.of[r][0]);
-        store(stored[r] + W<float>, sums.of[r][1]);
-    }
-    for (int r = 0; r < R; ++r) finish(run, matrix, row + r, panel * kPanel, stored[r], result);
+        for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+            for (int n = 0; n < kCount; ++n) store(stored[r] + n * W<float>, sums.of[r][n]);
+        }
+        for (int r = 0; r < R; ++r) {
+            for (int i = 0; i < kCount * W<float>; i += kPanel) {
+                finish(run, matrix, row + r, panel * kPanel + i, stored[r] + i, result);
+            }
+        }
+    };
+    for_each_product<From, R>(x, row, matrix, panels, {0, matrix.inputs}, finish_panels);
 }
 
 // The part's share of the tiles of a product. All rows of a panel come one after the other, while it is in the cache.
@@ -115,10 +122,11 @@ template <class From>
 static void multiply_share(const Run& run, const Operand& x, const PackedMatrix& matrix, const Result& result) {
     const std::int64_t rows = run.count, tiles = (rows + From::kRows - 1) / From::kRows;
     const Range share = run.share_of(panels_of(matrix.outputs) * tiles);
+    if (tiles == 1) return multiply_tile<From, From::kRows>(run, x, matrix, share, 0, rows, result);
     for (std::int64_t item = share.low; item < share.high; ++item) {
         const std::int64_t panel = item / tiles, tile = item % tiles;
         const std::int64_t row = rows * tile / tiles, end = rows * (tile + 1) / tiles;
-        multiply_tile<From, From::kRows>(run, x, matrix, panel, row, end - row, result);
+        multiply_tile<From, From::kRows>(run, x, matrix, {panel, panel + 1}, row, end - row, result);
     }
 }
 

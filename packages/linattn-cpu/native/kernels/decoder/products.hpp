@@ -25,23 +25,17 @@ struct Operand {
     const float* scales;  // for integers: the scale of each row, or of the inputs of it that were converted
 };
 
-// R rows of sums for the two registers of a panel.
-template <int R>
+// R rows of sums for the registers of P panels side by side, two each.
+template <int R, int P = 1>
 struct Sums {
-    Vec<float> of[R][2];
+    Vec<float> of[R][2 * P];
 };
-
-// Sums per output and row: with few rows there are too few sums to hide the latency of a multiply-add, so several
-// are kept and added at the end.
-template <int R>
-inline constexpr int kWays = R == 1   ? 4
-                             : R <= 3 ? 2
-                                      : 1;
 
 // The bytes of one group of inputs of a panel: a word of 32 bits for each output.
 inline constexpr std::int64_t kGroupBytes = kPanel * 4;
 
-// A panel's weights for the inputs from inputs.low, a multiple of kPanel, to inputs.high.
+// A panel's weights for the inputs from inputs.low, a multiple of kPanel, to inputs.high; or those of several panels from
+// this one on.
 struct Piece {
     std::int64_t panel;
     Range inputs;
@@ -51,14 +45,13 @@ struct Piece {
 struct Groups {
     const char* at;
     std::int64_t count;
-    bool whole_panel;  // the next panel follows in memory
+    std::int64_t panel_bytes;  // to the same groups of the next panel
 };
 LINATTN_INLINE Groups groups_of(const PackedMatrix& matrix, WeightFormat format, const Piece& piece) {
     const std::int64_t group = group_of(format), all = (matrix.inputs + group - 1) / group;
     const std::int64_t low = piece.inputs.low / group, high = (piece.inputs.high + group - 1) / group;
-    const std::int64_t count = (high < all ? high : all) - low;
     const char* const panels = static_cast<const char*>(matrix.panels);
-    return {panels + (piece.panel * all + low) * kGroupBytes, count, count == all};
+    return {panels + (piece.panel * all + low) * kGroupBytes, (high < all ? high : all) - low, all * kGroupBytes};
 }
 
 // A single row is limited by reading the weights. On Intel's processors, for which the build for AMX stands, it helps to
@@ -72,34 +65,8 @@ inline constexpr bool kPrefetches =
     false;
 #endif
 
-// Calls add(group, way) for the groups from low to high - 1.
-template <int Ways, bool Prefetches, class Add>
-LINATTN_INLINE void for_groups(const char* at, std::int64_t low, std::int64_t high, const Add& add) {
-    std::int64_t group = low;
-    for (; group + Ways <= high; group += Ways) {
-#pragma GCC unroll 4
-        for (int way = 0; way < Ways; ++way) {
-            if constexpr (Prefetches) {
-                const char* const ahead = at + (group + way + kGroupsAhead) * kGroupBytes;
-                for (int line = 0; line < kGroupBytes; line += 64) __builtin_prefetch(ahead + line);
-            }
-            add(group + way, way);
-        }
-    }
-    for (; group < high; ++group) add(group, 0);
-}
-
-// The same for all groups of a piece. What follows a part of a panel in memory is not read next, so it is not prefetched.
-template <int Ways, bool Prefetches, class Add>
-LINATTN_INLINE void for_each_group(const Groups& groups, const Add& add) {
-    if constexpr (Prefetches) {
-        const std::int64_t unfetched = groups.whole_panel ? 0 : kGroupsAhead;
-        const std::int64_t last = groups.count > unfetched ? groups.count - unfetched : 0;
-        for_groups<Ways, true>(groups.at, 0, last, add);
-        for_groups<Ways, false>(groups.at, last, groups.count, add);
-    } else {
-        for_groups<Ways, false>(groups.at, 0, groups.count, add);
-    }
+LINATTN_INLINE void prefetch_group(const char* at) {
+    for (int line = 0; line < kGroupBytes; line += 64) __builtin_prefetch(at + line);
 }
 
 // Input i of one word of 32 bits, for W outputs.
@@ -122,42 +89,56 @@ struct FromFloats {
     // have to be unpacked, so more rows at once pay off.
     static constexpr int kRows = kRegisters == 32 ? 8 : F == WeightFormat::float32 ? 4 : 6;
 
+    // The panels multiplied at once: so many that there are enough sums to hide the latency of a multiply-add. Each sum is
+    // added up in the order of the inputs, whatever the number of rows.
+    static constexpr int kMostPanels = 64 * group_of(F) / kVectorBytes < 4 ? 64 * group_of(F) / kVectorBytes : 4;
     template <int R>
-    LINATTN_INLINE void add_group(const float* x, std::int64_t width, const char* group, Sums<R>& sums) {
+    static constexpr int kPanels = R < kMostPanels ? kMostPanels / R : 1;
+
+    template <int R, int P>
+    LINATTN_INLINE void add_group(const float* x, std::int64_t width, const char* at, std::int64_t panel_bytes,
+                                  Sums<R, P>& sums) {
         constexpr int kGroup = group_of(F);
-        const UInt32s left = load_as<UInt32s>(group), right = load_as<UInt32s>(group + kVectorBytes);
+        UInt32s words[2 * P];
+#pragma GCC unroll 8
+        for (int n = 0; n < 2 * P; ++n) words[n] = load_as<UInt32s>(at + n / 2 * panel_bytes + n % 2 * kVectorBytes);
 #pragma GCC unroll 4
         for (int i = 0; i < kGroup; ++i) {
-            const Vec<float> w0 = weight_of<F>(left, i), w1 = weight_of<F>(right, i);
+            Vec<float> weights[2 * P];
+#pragma GCC unroll 8
+            for (int n = 0; n < 2 * P; ++n) weights[n] = weight_of<F>(words[n], i);
 #pragma GCC unroll 8
             for (int r = 0; r < R; ++r) {
                 const float xr = x[r * width + i];
-                sums.of[r][0] += xr * w0;
-                sums.of[r][1] += xr * w1;
+#pragma GCC unroll 8
+                for (int n = 0; n < 2 * P; ++n) sums.of[r][n] += xr * weights[n];
             }
         }
     }
 
-    template <int R>
-    LINATTN_INLINE Sums<R> multiply(const Operand& x, std::int64_t row, const PackedMatrix& matrix,
-                                    const Piece& piece) {
-        constexpr int kGroup = group_of(F);
+    template <int R, int P>
+    LINATTN_INLINE Sums<R, P> multiply(const Operand& x, std::int64_t row, const PackedMatrix& matrix,
+                                       const Piece& piece) {
         const Groups groups = groups_of(matrix, F, piece);
         const float* from = static_cast<const float*>(x.rows) + row * x.width + piece.inputs.low;
-        Sums<R> ways[kWays<R>] = {};
-        for_each_group<kWays<R>, kPrefetches<F, R>>(
-            groups, [&](std::int64_t group, int way) __attribute__((always_inline)) {
-                add_group<R>(from + group * kGroup, x.width, groups.at + group * kGroupBytes, ways[way]);
-            });
-#pragma GCC unroll 4
-        for (int way = 1; way < kWays<R>; ++way) {
-#pragma GCC unroll 8
-            for (int r = 0; r < R; ++r) {
-                ways[0].of[r][0] += ways[way].of[r][0];
-                ways[0].of[r][1] += ways[way].of[r][1];
+        Sums<R, P> sums = {};
+        const auto add = [&](std::int64_t group) __attribute__((always_inline)) {
+            add_group<R, P>(from + group * group_of(F), x.width, groups.at + group * kGroupBytes, groups.panel_bytes,
+                            sums);
+        };
+        std::int64_t group = 0;
+        if constexpr (kPrefetches<F, R>) {
+            // Behind a whole panel, the panel that is read next is prefetched.
+            const bool whole = groups.count * kGroupBytes == groups.panel_bytes;
+            for (; group < groups.count - (whole ? 0 : kGroupsAhead); ++group) {
+                const bool inside = group + kGroupsAhead < groups.count;
+                const char* const ahead = groups.at + (group + kGroupsAhead) * kGroupBytes;
+                for (int p = 0; p < P; ++p) prefetch_group(ahead + (inside ? p : p + P - 1) * groups.panel_bytes);
+                add(group);
             }
         }
-        return ways[0];
+        for (; group < groups.count; ++group) add(group);
+        return sums;
     }
 };
 
@@ -182,6 +163,8 @@ LINATTN_INLINE Int32s multiply_pairs(Int16s a, Int16s b) {
 // groups as fit into 32 bits.
 struct FromShorts {
     static constexpr int kRows = kRegisters == 32 ? 8 : 4;
+    template <int R>
+    static constexpr int kPanels = 1;
     static constexpr std::int64_t kExactGroups = 512 / 4;
 
     template <int R>
@@ -208,7 +191,7 @@ struct FromShorts {
         }
     }
 
-    template <int R>
+    template <int R, int>
     LINATTN_INLINE Sums<R> multiply(const Operand& x, std::int64_t row, const PackedMatrix& matrix,
                                     const Piece& piece) {
         const Groups groups = groups_of(matrix, WeightFormat::int8, piece);
@@ -251,53 +234,53 @@ LINATTN_INLINE Vec<float> joined(Int32s high, Int32s low) {
 // exactly in integers.
 struct FromBytes {
     static constexpr int kRows = 6;
+    template <int R>
+    static constexpr int kPanels = R <= 2 ? 2 : 1;
 
     // Sums of the high bytes and of the low ones.
-    template <int R>
+    template <int R, int P>
     struct Planes {
-        Int32s high[R][2], low[R][2];
+        Int32s high[R][2 * P], low[R][2 * P];
     };
 
     LINATTN_INLINE Int32s add_products(Int32s sum, __m512i bytes, __m512i weights) {
         return (Int32s)_mm512_dpbusd_epi32((__m512i)sum, bytes, weights);
     }
 
-    template <int R>
-    LINATTN_INLINE void add_group(const std::uint8_t* x, std::int64_t width, const char* group, Planes<R>& sums) {
-        const __m512i w0 = load_as<__m512i>(group), w1 = load_as<__m512i>(group + kVectorBytes);
+    template <int R, int P>
+    LINATTN_INLINE void add_group(const std::uint8_t* x, std::int64_t width, const char* at, std::int64_t panel_bytes,
+                                  Planes<R, P>& sums) {
+        __m512i weights[2 * P];
+#pragma GCC unroll 4
+        for (int n = 0; n < 2 * P; ++n) weights[n] = load_as<__m512i>(at + n / 2 * panel_bytes + n % 2 * kVectorBytes);
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
             const __m512i high = broadcast_word(x + r * 2 * width);
             const __m512i low = broadcast_word(x + r * 2 * width + width);
-            sums.high[r][0] = add_products(sums.high[r][0], high, w0);
-            sums.high[r][1] = add_products(sums.high[r][1], high, w1);
-            sums.low[r][0] = add_products(sums.low[r][0], low, w0);
-            sums.low[r][1] = add_products(sums.low[r][1], low, w1);
+#pragma GCC unroll 4
+            for (int n = 0; n < 2 * P; ++n) {
+                sums.high[r][n] = add_products(sums.high[r][n], high, weights[n]);
+                sums.low[r][n] = add_products(sums.low[r][n], low, weights[n]);
+            }
         }
     }
 
-    template <int R>
-    LINATTN_INLINE Sums<R> multiply(const Operand& x, std::int64_t row, const PackedMatrix& matrix,
-                                    const Piece& piece) {
-        constexpr int kWays = R <= 2 ? 2 : 1;
+    template <int R, int P>
+    LINATTN_INLINE Sums<R, P> multiply(const Operand& x, std::int64_t row, const PackedMatrix& matrix,
+                                       const Piece& piece) {
         const Groups groups = groups_of(matrix, WeightFormat::int8, piece);
         const auto* from = static_cast<const std::uint8_t*>(x.rows) + row * 2 * x.width + piece.inputs.low;
-        Planes<R> ways[kWays] = {};
-        for_each_group<kWays, false>(groups, [&](std::int64_t group, int way) __attribute__((always_inline)) {
-            add_group<R>(from + 4 * group, x.width, groups.at + group * kGroupBytes, ways[way]);
-        });
-        Sums<R> sums;
-#pragma GCC unroll 2
-        for (int half = 0; half < 2; ++half) {
-            const Int32s offset = offset_of(matrix, piece.inputs, piece.panel * kPanel + half * W<float>);
+        Planes<R, P> planes = {};
+        for (std::int64_t group = 0; group < groups.count; ++group) {
+            add_group<R, P>(from + 4 * group, x.width, groups.at + group * kGroupBytes, groups.panel_bytes, planes);
+        }
+        Sums<R, P> sums;
+#pragma GCC unroll 4
+        for (int n = 0; n < 2 * P; ++n) {
+            const Int32s offset = offset_of(matrix, piece.inputs, piece.panel * kPanel + n * W<float>);
 #pragma GCC unroll 8
             for (int r = 0; r < R; ++r) {
-                Int32s high = ways[0].high[r][half], low = ways[0].low[r][half];
-                if constexpr (kWays == 2) {
-                    high += ways[1].high[r][half];
-                    low += ways[1].low[r][half];
-                }
-                sums.of[r][half] = joined(high - offset, low) * x.scales[row + r];
+                sums.of[r][n] = joined(planes.high[r][n] - offset, planes.low[r][n]) * x.scales[row + r];
             }
         }
         return sums;
@@ -315,8 +298,10 @@ struct FromBytes {
 // Weights and activations in bfloat16: two products per lane and instruction, summed in float32.
 struct FromBf16 {
     static constexpr int kRows = 8;
-
     template <int R>
+    static constexpr int kPanels = 1;
+
+    template <int R, int>
     LINATTN_INLINE Sums<R> multiply(const Operand& x, std::int64_t row, const PackedMatrix& matrix,
                                     const Piece& piece) {
         const Groups groups = groups_of(matrix, WeightFormat::bfloat16, piece);
@@ -337,6 +322,28 @@ struct FromBf16 {
 };
 
 #endif  // LINATTN_BF16_VECTORS
+
+// Calls work(panel, sums) for R rows times `count` <= P panels from `panel` on.
+template <class From, int R, int P, class Work>
+LINATTN_INLINE void multiply_panels(const Operand& x, std::int64_t row, const PackedMatrix& matrix, const Piece& piece,
+                                    std::int64_t count, const Work& work) {
+    if constexpr (P > 1) {
+        if (count < P) return multiply_panels<From, R, P - 1>(x, row, matrix, piece, count, work);
+    }
+    work(piece.panel, From::template multiply<R, P>(x, row, matrix, piece));
+}
+
+// The same for all panels of a range, as many at once as a row needs.
+template <class From, int R, class Work>
+LINATTN_INLINE void for_each_product(const Operand& x, std::int64_t row, const PackedMatrix& matrix, Range panels,
+                                     Range inputs, const Work& work) {
+    constexpr int P = From::template kPanels<R>;
+    const std::int64_t count = panels.high - panels.low, steps = (count + P - 1) / P;
+    for (std::int64_t i = 0; i < steps; ++i) {
+        const std::int64_t low = count * i / steps, high = count * (i + 1) / steps;
+        multiply_panels<From, R, P>(x, row, matrix, {panels.low + low, inputs}, high - low, work);
+    }
+}
 
 // Calls work with the struct that multiplies these formats in vectors.
 template <class Work>

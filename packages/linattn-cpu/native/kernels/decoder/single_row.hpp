@@ -141,13 +141,14 @@ static void multiply(const RowPart& part, const float* inputs, const Shard& shar
     const PackedMatrix& matrix = shard.matrix;
     const Operand x = operand_of(part, inputs, shard);
     dispatch_formats(part.format(), part.model.format, [&](auto from) {
-        for (std::int64_t panel = shard.panels.low; panel < shard.panels.high; ++panel) {
-            const Sums<1> sums = from.template multiply<1>(x, 0, matrix, {panel, shard.inputs});
-            for (int half = 0; half < 2; ++half) {
-                const std::int64_t output = panel * kPanel + half * W<float>;
-                finish(output, scaled(part.model, matrix, output, sums.of[0][half]));
+        const auto finish_panels = [&](std::int64_t panel, const auto& sums) {
+            constexpr int kCount = sizeof(sums.of[0]) / kVectorBytes;
+            for (int n = 0; n < kCount; ++n) {
+                const std::int64_t output = panel * kPanel + n * W<float>;
+                finish(output, scaled(part.model, matrix, output, sums.of[0][n]));
             }
-        }
+        };
+        for_each_product<decltype(from), 1>(x, 0, matrix, shard.panels, shard.inputs, finish_panels);
     });
 }
 
@@ -163,13 +164,13 @@ static void multiply_partial(const RowPart& part, const float* x, const Shard& s
     multiply(part, x, shard, [&](std::int64_t output, Vec<float> y) { store(to + output, y); });
 }
 
-// The residual stream after a sublayer, whose last matrix is given.
+// The residual stream after a sublayer, whose last matrix is given. With one part, the sums are those of a batch.
 static void update_stream(const RowPart& part, const PackedMatrix& matrix, Sublayer sublayer) {
     const float* const residual = part.model.norm_first ? part.own.stream : part.own.normed;
     for (std::int64_t i = 0; i < part.model.embed; i += W<float>) {
-        Vec<float> y = load(residual + i) + load(matrix.bias + i);
-        for (int other = 0; other < part.member.parts; ++other) y += load(part.partial_sums(sublayer, other) + i);
-        store(part.own.stream + i, y);
+        Vec<float> y = load(part.partial_sums(sublayer, 0) + i);
+        for (int other = 1; other < part.member.parts; ++other) y += load(part.partial_sums(sublayer, other) + i);
+        store(part.own.stream + i, y + load(matrix.bias + i) + load(residual + i));
     }
 }
 

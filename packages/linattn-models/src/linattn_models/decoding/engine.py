@@ -145,7 +145,7 @@ class ContinuousBatch:
         decoder: GenerationMixin,
         max_num_seqs: int,
         max_num_batched_tokens: int | None = None,
-        steps_per_call: int = 16,
+        steps_per_call: int = 64,
     ) -> None:
         self.max_num_seqs = at_least("max_num_seqs", max_num_seqs, 1)
         least = self.max_num_seqs + CHUNK

@@ -23,10 +23,6 @@ from linattn_models.state import (
     remember,
 )
 
-# Native products of a multiple of 4 rows sum in one order, whatever the rows; blocks of them have
-# at most 128 rows.
-_MULTIPLE = 4
-_BLOCK = 128
 # How a row without a sequence draws.
 _NOBODY = SamplingParams(temperature=0.0, seed=0)
 
@@ -209,19 +205,18 @@ class Places:
     def __init__(
         self, source: Stepper, start: DecodingState, most: int, device: torch.device
     ) -> None:
-        capacity = _pad(most)
         # On a GPU, the number of rows is fixed, because a graph is recorded for each number.
         self._is_fixed = device.type != "cpu"
         self._start = start
         # Normal tensors, not inference tensors, so that steps may write them in either mode.
         with torch.inference_mode(False):
             self._memory = tuple(
-                type(layer)(*(x.new_zeros(capacity, *x.shape[1:]) for x in layer))
+                type(layer)(*(x.new_zeros(most, *x.shape[1:]) for x in layer))
                 for layer in start.layers
             )
-        self._positions = torch.zeros(capacity, dtype=torch.int64)  # of the next inputs
-        self._moves = torch.zeros(capacity, dtype=torch.int64)  # 1 for places with a sequence
-        first = capacity if self._is_fixed else _MULTIPLE
+        self._positions = torch.zeros(most, dtype=torch.int64)  # of the next inputs
+        self._moves = torch.zeros(most, dtype=torch.int64)  # 1 for places with a sequence
+        first = most if self._is_fixed else 1
         self.owners: list[Any] = [None] * first
         head = source.head
         tokens = torch.zeros((first, *token_shape(head)), dtype=torch.int64, device=device)
@@ -266,11 +261,11 @@ class Places:
         self._clear([place])
 
     def compact(self) -> None:
-        """Drops places without a sequence, as far as the number of rows stays padded.
+        """Drops places without a sequence.
 
         The last sequences move to the places of those that left.
         """
-        left = _pad(self.count)
+        left = self.count
         if self._is_fixed or left >= len(self.owners):
             return
         free = [place for place in range(left) if self.owners[place] is None]
@@ -283,15 +278,15 @@ class Places:
         self.owners = [self.owners[place] for place in order.tolist()]
         for x in (self._positions, self._moves):
             x[:left] = x[order]
-            x[left:] = 0  # a place that is added again does not advance without a sequence
         self.rows.tokens = self.rows.tokens[order]
         self.rows.draws.select_rows(order)
         self._show(left)
 
     def advance(self, most: int) -> tuple[Tensor, Tensor]:
         """As `Rows.advance`."""
-        rows = self.rows
-        cursor = Cursor.at(self._positions[: len(self.owners)]).to(rows.tokens.device)
+        rows, positions = self.rows, self._positions[: len(self.owners)]
+        # A tensor, also of one row: native decoders step that as they step it beside others.
+        cursor = Cursor(positions, int(positions.max())).to(rows.tokens.device)
         rows.state = replace(rows.state, cursor=cursor)
         parameters, tokens = rows.advance(most)
         self._positions += len(tokens) * self._moves
@@ -306,15 +301,13 @@ class Places:
     def _free_places(self, count: int) -> list[int]:
         """Places without a sequence, the first ones; adds some where there are too few."""
         before = len(self.owners)
-        more = _pad(self.count + count) - before
+        more = self.count + count - before
         if more > 0:
             self.owners += [None] * more
-            order = torch.tensor([*range(before), *[0] * more])  # what those draw is not used
+            order = torch.tensor([*range(before), *[0] * more])
             self.rows.tokens = self.rows.tokens[order]
             self.rows.draws.select_rows(order)
             self._show(before + more)
-            self._write(torch.arange(before, before + more), self._start)
-            self._clear(range(before, before + more))
         return [place for place, owner in enumerate(self.owners) if owner is None][:count]
 
     @torch.inference_mode()
@@ -340,9 +333,3 @@ class Places:
         layers = tuple(type(layer)(*(x[:count] for x in layer)) for layer in self._memory)
         start = self._start
         self.rows.state = DecodingState(layers, start.cursor, start.max_length)
-
-
-def _pad(rows: int) -> int:
-    """The number of rows of which `rows` are needed: at least 4, and blocks of whole multiples."""
-    multiple = _MULTIPLE * max(1, -(-rows // _BLOCK))
-    return max(multiple, -(-rows // multiple) * multiple)
