@@ -1,6 +1,5 @@
 // The functions of linattn.h: no exception leaves them.
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -45,53 +44,44 @@ int status_of(const Work& work) {
     return guarded(-1, [&] { return work(), 0; });
 }
 
-void require(const void* pointer, const char* what) {
+template <class Type>
+Type& required(Type* pointer, const char* what) {
     if (pointer == nullptr) throw linattn::refused(what, "one", "NULL");
+    return *pointer;
 }
+
+#if defined(__unix__) || defined(__APPLE__)
 
 // A file in memory, of which the system keeps no more than is being read.
 class Contents {
 public:
     explicit Contents(const char* file) {
-#if defined(__unix__) || defined(__APPLE__)
-        const int handle = open(file, O_RDONLY | O_CLOEXEC);
+        const int handle = open(file, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
         struct stat status;
-        if (handle < 0 || fstat(handle, &status) != 0 || !S_ISREG(status.st_mode)) {
-            if (handle >= 0) close(handle);
-            throw linattn::refused(file, "a file that can be read", "none");
-        }
-        size_ = status.st_size;
-        void* const mapped =
-            size_ > 0 ? mmap(nullptr, static_cast<std::size_t>(size_), PROT_READ, MAP_PRIVATE, handle, 0) : MAP_FAILED;
-        close(handle);
-        if (mapped == MAP_FAILED) throw linattn::refused(file, "a file of a model", std::to_string(size_) + " bytes");
-        bytes_ = mapped;
-#else
-        std::FILE* const stream = std::fopen(file, "rb");
-        if (stream == nullptr) throw linattn::refused(file, "a file that can be read", "none");
-        char block[1 << 16];
-        while (const std::size_t count = std::fread(block, 1, sizeof block, stream))
-            read_.insert(read_.end(), block, block + count);
-        std::fclose(stream);
-        bytes_ = read_.data(), size_ = static_cast<std::int64_t>(read_.size());
-#endif
+        const bool is_file = handle >= 0 && fstat(handle, &status) == 0 && S_ISREG(status.st_mode);
+        if (is_file) size = status.st_size;
+        if (size > 0) bytes = mmap(nullptr, static_cast<std::size_t>(size), PROT_READ, MAP_PRIVATE, handle, 0);
+        if (handle >= 0) close(handle);
+        if (!is_file) throw linattn::refused(file, "a file that can be read", "none");
+        if (bytes == MAP_FAILED) throw linattn::refused(file, "a file of a model", std::to_string(size) + " bytes");
     }
-    ~Contents() {
-#if defined(__unix__) || defined(__APPLE__)
-        munmap(const_cast<void*>(bytes_), static_cast<std::size_t>(size_));
-#endif
-    }
+    ~Contents() { munmap(bytes, static_cast<std::size_t>(size)); }
     Contents(const Contents&) = delete;
     Contents& operator=(const Contents&) = delete;
 
-    const void* bytes() const { return bytes_; }
-    std::int64_t size() const { return size_; }
-
-private:
-    const void* bytes_ = nullptr;
-    std::int64_t size_ = 0;
-    std::vector<char> read_;
+    void* bytes = MAP_FAILED;
+    std::int64_t size = 0;
 };
+
+#else
+
+struct Contents {
+    explicit Contents(const char* file) { throw linattn::refused(file, "bytes for linattn_open_bytes", "a file"); }
+    const void* bytes;
+    std::int64_t size;
+};
+
+#endif
 
 linattn_model* opened(const void* bytes, std::int64_t size, int threads) {
     return new linattn_model{std::make_shared<const linattn::Model>(bytes, size, threads)};
@@ -109,9 +99,8 @@ linattn_sampling linattn_defaults(void) { return {1, 0, 0, 1, 0, 0, 0}; }
 
 linattn_model* linattn_open(const char* file, int threads) {
     return guarded<linattn_model*>(nullptr, [&] {
-        require(file, "file");
-        const Contents contents(file);
-        return opened(contents.bytes(), contents.size(), threads);
+        const Contents contents(&required(file, "file"));
+        return opened(contents.bytes, contents.size, threads);
     });
 }
 
@@ -122,10 +111,7 @@ linattn_model* linattn_open_bytes(const void* bytes, int64_t size, int threads) 
 void linattn_close(linattn_model* model) { delete model; }
 
 int linattn_describe(const linattn_model* model, linattn_info* info) {
-    return status_of([&] {
-        require(model, "model"), require(info, "info");
-        *info = model->model->info;
-    });
+    return status_of([&] { required(info, "info") = required(model, "model").model->info; });
 }
 
 const char* linattn_metadata(const linattn_model* model, const char* name) {
@@ -135,17 +121,12 @@ const char* linattn_metadata(const linattn_model* model, const char* name) {
 }
 
 linattn_state* linattn_state_new(const linattn_model* model, int64_t rows) {
-    return guarded<linattn_state*>(nullptr, [&] {
-        require(model, "model");
-        return new linattn_state{linattn::Sequences(model->model, rows)};
-    });
+    return guarded<linattn_state*>(
+        nullptr, [&] { return new linattn_state{linattn::Sequences(required(model, "model").model, rows)}; });
 }
 
 linattn_state* linattn_state_copy(const linattn_state* state) {
-    return guarded<linattn_state*>(nullptr, [&] {
-        require(state, "state");
-        return new linattn_state(*state);
-    });
+    return guarded<linattn_state*>(nullptr, [&] { return new linattn_state(required(state, "state")); });
 }
 
 void linattn_state_free(linattn_state* state) { delete state; }
@@ -154,8 +135,7 @@ int64_t linattn_state_rows(const linattn_state* state) { return state == nullptr
 
 int64_t linattn_state_save(const linattn_state* state, void* bytes, int64_t room) {
     return guarded<int64_t>(-1, [&] {
-        require(state, "state");
-        const std::vector<char> file = state->sequences.save();
+        const std::vector<char> file = required(state, "state").sequences.save();
         const auto size = static_cast<int64_t>(file.size());
         if (bytes != nullptr && room >= size) std::memcpy(bytes, file.data(), file.size());
         return size;
@@ -164,23 +144,17 @@ int64_t linattn_state_save(const linattn_state* state, void* bytes, int64_t room
 
 linattn_state* linattn_state_load(const linattn_model* model, const void* bytes, int64_t size) {
     return guarded<linattn_state*>(nullptr, [&] {
-        require(model, "model");
-        return new linattn_state{linattn::Sequences(model->model, linattn::read_tensors(bytes, size))};
+        return new linattn_state{
+            linattn::Sequences(required(model, "model").model, linattn::read_tensors(bytes, size))};
     });
 }
 
 int linattn_read(linattn_state* state, const int32_t* tokens, int64_t count) {
-    return status_of([&] {
-        require(state, "state");
-        state->sequences.read(tokens, count);
-    });
+    return status_of([&] { required(state, "state").sequences.read(tokens, count); });
 }
 
 int linattn_read_vectors(linattn_state* state, const float* vectors, int64_t count, float* outputs) {
-    return status_of([&] {
-        require(state, "state");
-        state->sequences.read_vectors(vectors, count, outputs);
-    });
+    return status_of([&] { required(state, "state").sequences.read_vectors(vectors, count, outputs); });
 }
 
 const float* linattn_parameters(const linattn_state* state) {
@@ -189,8 +163,7 @@ const float* linattn_parameters(const linattn_state* state) {
 
 int linattn_sample(linattn_state* state, const linattn_sampling* sampling, int32_t* tokens) {
     return status_of([&] {
-        require(state, "state"), require(sampling, "sampling"), require(tokens, "tokens");
-        state->sequences.sample(*sampling, tokens);
+        required(state, "state").sequences.sample(required(sampling, "sampling"), &required(tokens, "tokens"));
     });
 }
 
@@ -198,18 +171,17 @@ int linattn_generate(linattn_state* state, const int32_t* prompt, int64_t prompt
                      const linattn_sampling* sampling, int64_t count, const int32_t* stop, int64_t stop_count,
                      int32_t* tokens, int64_t* lengths) {
     return status_of([&] {
-        require(state, "state"), require(sampling, "sampling");
-        if (count > 0) require(tokens, "tokens");
-        if (stop_count > 0) require(stop, "stop");
+        if (stop_count > 0) required(stop, "stop");
         const std::vector<std::int32_t> stops(stop, stop + std::max<int64_t>(stop_count, 0));
-        state->sequences.generate(prompt, prompt_count, *sampling, count, stops, tokens, lengths);
+        required(state, "state")
+            .sequences.generate(prompt, prompt_count, required(sampling, "sampling"), count, stops, tokens, lengths);
     });
 }
 
 int64_t linattn_encode(const linattn_model* model, const char* text, int64_t bytes, int32_t* tokens, int64_t room) {
     return guarded<int64_t>(-1, [&] {
-        require(model, "model"), require(text, "text");
-        const std::vector<std::string>& pieces = model->model->pieces;
+        const std::vector<std::string>& pieces = required(model, "model").model->pieces;
+        required(text, "text");
         if (pieces.empty()) throw linattn::refused("the model", "one of bytes or characters", "one without a table");
         std::vector<std::int32_t> encoded;
         for (int64_t at = 0; at < bytes;) {
@@ -231,13 +203,12 @@ int64_t linattn_encode(const linattn_model* model, const char* text, int64_t byt
 
 const char* linattn_decode(const linattn_model* model, int32_t token, int64_t* bytes) {
     return guarded<const char*>(nullptr, [&] {
-        require(model, "model"), require(bytes, "bytes");
-        const std::vector<std::string>& pieces = model->model->pieces;
+        const std::vector<std::string>& pieces = required(model, "model").model->pieces;
         if (token < 0 || static_cast<std::size_t>(token) >= pieces.size()) {
             throw linattn::refused("token", "one of the model's table", std::to_string(token));
         }
         const std::string& piece = pieces[static_cast<std::size_t>(token)];
-        *bytes = static_cast<int64_t>(piece.size());
+        required(bytes, "bytes") = static_cast<int64_t>(piece.size());
         return piece.data();
     });
 }

@@ -136,6 +136,7 @@ int main(int argc, char** argv) {
         length == 0 ? 0 : linattn_encode(model, options.prompt, (int64_t)length, prompt, (int64_t)length);
     if (read < 0) fail(linattn_error());
     if (options.width > 0) options.count = options.width * options.height - read;
+    if (options.width > 0 && options.count < 0) fail("-i: expected at most the pixels of the picture.");
     if (options.count < 0) options.count = 256;
 
     int32_t* const tokens = memory((read + options.count) * info.channels * 4);

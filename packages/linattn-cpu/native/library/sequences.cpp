@@ -1,6 +1,7 @@
 #include "library/sequences.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -41,6 +42,13 @@ std::int64_t product(const Shape& shape) {
         numbers *= dim;
     }
     return numbers;
+}
+
+// Of tokens or vectors of each row, whose sum with a position fits into 64 bits.
+void check_count(std::int64_t count, const void* memory) {
+    if (count < 0 || count > (std::int64_t{1} << 40) || (memory == nullptr && count > 0)) {
+        throw refused("count", "the tokens or vectors of each row, and their memory", std::to_string(count));
+    }
 }
 
 void check_between(const char* name, double value, double low, double high) {
@@ -172,17 +180,19 @@ float* Sequences::part(std::size_t layer, std::size_t part) {
     return at;
 }
 
-DecoderCall Sequences::call(std::int64_t inputs, std::array<std::vector<float*>, 4>& lists) {
+void Sequences::run(DecoderCall call, std::int64_t inputs) {
+    std::array<std::vector<float*>, 4> lists;
     const std::size_t kinds = model_->parts.size(), first = 4 - kinds;
     for (std::size_t layer = 0; layer < static_cast<std::size_t>(model_->info.layers); ++layer) {
         for (std::size_t i = 0; i < kinds; ++i) lists[first + i].push_back(part(layer, i));
     }
-    DecoderCall call{};
     call.batch = rows(), call.inputs = inputs;
-    call.positions = positions_.data();
+    if (rows() > 1) call.positions = positions_.data();
+    call.position = positions_[0];
     call.keys = lists[0].data(), call.values = lists[1].data(), call.s = lists[2].data(), call.z = lists[3].data();
-    call.steps = 1, call.threads = model_->threads;
-    return call;
+    call.threads = model_->threads;
+    model_->decoder->run(call);
+    for (std::int64_t& position : positions_) position += inputs;
 }
 
 void Sequences::check_room(std::int64_t inputs) const {
@@ -196,9 +206,7 @@ void Sequences::check_room(std::int64_t inputs) const {
 void Sequences::read(const std::int32_t* tokens, std::int64_t count) {
     const linattn_info& info = model_->info;
     if (info.channels == 0) throw refused("the model", "one of tokens", "one of vectors");
-    if (count < 0 || count > (std::int64_t{1} << 40) || (tokens == nullptr && count > 0)) {
-        throw refused("count", "the number of tokens of each row", std::to_string(count));
-    }
+    check_count(count, tokens);
     const auto begun =
         std::count_if(positions_.begin(), positions_.end(), [](std::int64_t place) { return place > 0; });
     const bool begins = model_->has_start && begun == 0;
@@ -209,25 +217,18 @@ void Sequences::read(const std::int32_t* tokens, std::int64_t count) {
     check_room(inputs);
     const std::vector<std::int64_t> wide(tokens, tokens + rows() * count * info.channels);
     std::vector<float> parameters(static_cast<std::size_t>(rows() * info.parameters));
-    std::array<std::vector<float*>, 4> lists;
-    DecoderCall reading = call(inputs, lists);
-    reading.begins = begins, reading.tokens = wide.data(), reading.outputs = parameters.data();
-    model_->decoder->run(reading);
-    for (std::int64_t& position : positions_) position += inputs;
+    DecoderCall call{};
+    call.begins = begins, call.tokens = wide.data(), call.outputs = parameters.data();
+    run(call, inputs);
     parameters_ = std::move(parameters);
 }
 
 void Sequences::read_vectors(const float* vectors, std::int64_t count, float* outputs) {
     if (model_->info.channels > 0) throw refused("the model", "one of vectors", "one of tokens");
-    if (count < 0 || count > (std::int64_t{1} << 40))
-        throw refused("count", "the number of vectors of each row", std::to_string(count));
-    if (count == 0) return;
-    if (vectors == nullptr || outputs == nullptr) throw refused("vectors and outputs", "memory", "NULL");
-    std::array<std::vector<float*>, 4> lists;
-    DecoderCall reading = call(count, lists);
-    reading.vectors = vectors, reading.outputs = outputs;
-    model_->decoder->run(reading);
-    for (std::int64_t& position : positions_) position += count;
+    check_count(count, vectors), check_count(count, outputs);
+    DecoderCall call{};
+    call.vectors = vectors, call.outputs = outputs;
+    run(call, count);
 }
 
 void Sequences::sample(const linattn_sampling& sampling, std::int32_t* tokens) const {
@@ -300,10 +301,7 @@ void Sequences::generate(const std::int32_t* prompt, std::int64_t prompt_count, 
                          std::int64_t* lengths) {
     const std::int64_t batch = rows(), channels = model_->info.channels;
     check_sampling(sampling, *model_, batch);
-    for (const std::int64_t each : {prompt_count, count}) {
-        if (each < 0 || each > (std::int64_t{1} << 40))
-            throw refused("count", "a number of tokens", std::to_string(each));
-    }
+    check_count(prompt_count, prompt), check_count(count, tokens);
     if (!stops.empty() && channels != 1)
         throw refused("stop", "none for pixels of colors", std::to_string(stops.size()));
     check_room(prompt_count + std::max<std::int64_t>(count - 1, 0) + (model_->has_start && positions_[0] == 0));
@@ -323,9 +321,9 @@ void Sequences::generate(const std::int32_t* prompt, std::int64_t prompt_count, 
             std::copy_n(drawn.data() + b * channels, channels, tokens + (b * count + i) * channels);
             const std::int32_t token = drawn[static_cast<std::size_t>(b * channels)];
             repetitions.add(b, token);
-            const bool stopped = std::find(stops.begin(), stops.end(), token) != stops.end();
-            if (stopped && ends[static_cast<std::size_t>(b)] == count)
-                ends[static_cast<std::size_t>(b)] = i + 1, --open;
+            std::int64_t& end = ends[static_cast<std::size_t>(b)];
+            const bool stops_here = std::find(stops.begin(), stops.end(), token) != stops.end();
+            if (stops_here && end == count) end = i + 1, --open;
         }
         if (i + 1 < count && open > 0) read(drawn.data(), 1);
     }

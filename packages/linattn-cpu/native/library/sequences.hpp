@@ -1,7 +1,6 @@
 // A loaded model and the states of its sequences, behind the C interface of linattn.h.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -58,8 +57,8 @@ public:
 
 private:
     float* part(std::size_t layer, std::size_t part);
-    // A call for `inputs` inputs of each row; `lists` keeps the addresses of its states.
-    DecoderCall call(std::int64_t inputs, std::array<std::vector<float*>, 4>& lists);
+    // Reads `inputs` inputs of each row, which the call has, into the states.
+    void run(DecoderCall call, std::int64_t inputs);
     void check_room(std::int64_t inputs) const;
     void draw(const linattn_sampling& sampling, const float* parameters, std::int32_t* tokens) const;
 

@@ -1,7 +1,9 @@
 #include "library/tensor_file.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <set>
 #include <utility>
 
 namespace linattn {
@@ -11,28 +13,23 @@ std::string& last_error() {
     return sentence;
 }
 
-namespace {
-
-constexpr std::size_t kMostWords = 200;
-
 // Words of a file may have any length, and what a terminal obeys.
-std::string readable(const std::string& words) {
-    std::string plain = words.size() > kMostWords ? words.substr(0, kMostWords) + "..." : words;
+static std::string readable(const std::string& words) {
+    constexpr std::size_t kMost = 200;
+    std::string plain = words.size() > kMost ? words.substr(0, kMost) + "..." : words;
     const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; };
     std::replace_if(plain.begin(), plain.end(), is_control, '?');
     return plain;
 }
-
-}  // namespace
 
 Refused refused(const std::string& what, const std::string& wanted, const std::string& got) {
     return Refused(last_error() = readable(what) + ": expected " + readable(wanted) + ", got " + readable(got) + ".");
 }
 
 std::string in_words(const Shape& shape) {
-    std::string words = "(";
+    std::string words = "[";
     for (std::size_t i = 0; i < shape.size(); ++i) words += (i ? ", " : "") + std::to_string(shape[i]);
-    return words + (shape.size() == 1 ? ",)" : ")");
+    return words + "]";
 }
 
 namespace {
@@ -50,7 +47,8 @@ std::int64_t bytes_of_dtype(const std::string& dtype) {
     throw damaged("numbers of the kind '" + dtype + "'");
 }
 
-// Reads the JSON of a header: objects of strings, whole numbers, lists of them, and objects two levels deep.
+// Reads the JSON of a header: objects of strings, whole numbers, lists of them, and objects two levels deep. Strings are
+// UTF-8; characters beyond ASCII are not escaped.
 class Header {
 public:
     Header(const char* at, std::int64_t size) : at_(at), end_(at + size) {}
@@ -58,12 +56,12 @@ public:
     // Calls member(key) for each member of an object; no key comes twice.
     template <class Member>
     void object(const Member& member) {
-        std::map<std::string, bool> seen;
+        std::set<std::string> seen;
         expect('{');
         if (take('}')) return;
         do {
             const std::string key = string();
-            if (!seen.emplace(key, true).second) throw damaged("the name '" + key + "' twice");
+            if (!seen.insert(key).second) throw damaged("the name '" + key + "' twice");
             expect(':');
             member(key);
         } while (take(','));
@@ -74,9 +72,8 @@ public:
         Shape several;
         expect('[');
         if (take(']')) return several;
-        do {
-            several.push_back(number());
-        } while (take(','));
+        do several.push_back(number());
+        while (take(','));
         expect(']');
         return several;
     }
@@ -84,15 +81,8 @@ public:
     std::string string() {
         expect('"');
         std::string text;
-        for (;;) {
-            const char c = next();
-            if (c == '"') return text;
-            if (c != '\\') {
-                text += c;
-            } else {
-                escape(text);
-            }
-        }
+        for (char c = next(); c != '"'; c = next()) text += c == '\\' ? escaped() : c;
+        return text;
     }
 
     void finish() {
@@ -133,47 +123,17 @@ private:
         return value;
     }
 
-    std::uint32_t hexadecimal() {
-        std::uint32_t value = 0;
-        for (int i = 0; i < 4; ++i) {
-            const char c = next();
-            const int digit = c >= '0' && c <= '9'   ? c - '0'
-                              : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                              : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                                     : -1;
-            if (digit < 0) throw damaged("a wrong escape");
-            value = value * 16 + static_cast<std::uint32_t>(digit);
-        }
-        return value;
-    }
-
-    void escape(std::string& text) {
-        static const char names[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
+    // The character behind a backslash.
+    char escaped() {
+        static const char names[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t", digits[] = "0123456789abcdefABCDEF";
         const char c = next();
-        if (const char* name = c == '\0' ? nullptr : std::strchr(names, c)) {
-            text += meant[name - names];
-            return;
-        }
-        if (c != 'u') throw damaged("a wrong escape");
-        std::uint32_t code = hexadecimal();
-        if (code >= 0xD800 && code < 0xDC00) {  // the first half of a pair
-            if (next() != '\\' || next() != 'u') throw damaged("half of a surrogate pair");
-            const std::uint32_t low = hexadecimal();
-            if (low < 0xDC00 || low > 0xDFFF) throw damaged("half of a surrogate pair");
-            code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
-        } else if (code >= 0xDC00 && code < 0xE000) {
-            throw damaged("half of a surrogate pair");
-        }
-        append_utf8(text, code);
-    }
-
-    static void append_utf8(std::string& text, std::uint32_t code) {
-        const auto byte = [&](std::uint32_t value) { text += static_cast<char>(value); };
-        if (code < 0x80) return byte(code);
-        if (code < 0x800) return byte(0xC0 | code >> 6), byte(0x80 | (code & 63));
-        if (code < 0x10000) return byte(0xE0 | code >> 12), byte(0x80 | (code >> 6 & 63)), byte(0x80 | (code & 63));
-        byte(0xF0 | code >> 18), byte(0x80 | (code >> 12 & 63)), byte(0x80 | (code >> 6 & 63)),
-            byte(0x80 | (code & 63));
+        if (const char* const name = c == '\0' ? nullptr : std::strchr(names, c)) return meant[name - names];
+        std::string code;
+        while (c == 'u' && code.size() < 4) code += next();
+        const bool known = code.compare(0, 2, "00") == 0 && code.find_first_not_of(digits) == std::string::npos;
+        const long value = known ? std::strtol(code.c_str(), nullptr, 16) : 0x80;
+        if (value >= 0x80) throw damaged("a wrong escape, or one of a character beyond ASCII");
+        return static_cast<char>(value);
     }
 
     const char* at_;
@@ -246,9 +206,7 @@ TensorFile read_tensors(const void* bytes, std::int64_t size) {
     return content;
 }
 
-namespace {
-
-std::string quoted(const std::string& text) {
+static std::string quoted(const std::string& text) {
     std::string json = "\"";
     for (const char c : text) {
         if (c == '"' || c == '\\') {
@@ -263,18 +221,6 @@ std::string quoted(const std::string& text) {
     return json + '"';
 }
 
-// The largest numbers first, so that all are aligned.
-std::vector<const std::pair<const std::string, FileTensor>*> by_size(const TensorFile& content) {
-    std::vector<const std::pair<const std::string, FileTensor>*> ordered;
-    for (const auto& each : content.tensors) ordered.push_back(&each);
-    std::stable_sort(ordered.begin(), ordered.end(), [](const auto* a, const auto* b) {
-        return bytes_of_dtype(a->second.dtype) > bytes_of_dtype(b->second.dtype);
-    });
-    return ordered;
-}
-
-}  // namespace
-
 std::vector<char> write_tensors(const TensorFile& content) {
     std::string header = "{\"__metadata__\":{";
     for (const auto& [key, value] : content.metadata) {
@@ -282,15 +228,16 @@ std::vector<char> write_tensors(const TensorFile& content) {
         header += quoted(key) + ':' + quoted(value);
     }
     header += '}';
+    std::vector<const std::pair<const std::string, FileTensor>*> ordered;
+    for (const auto& each : content.tensors) ordered.push_back(&each);
+    std::stable_sort(ordered.begin(), ordered.end(), [](const auto* a, const auto* b) {  // so that all are aligned
+        return bytes_of_dtype(a->second.dtype) > bytes_of_dtype(b->second.dtype);
+    });
     std::int64_t offset = 0;
-    const auto ordered = by_size(content);
     for (const auto* each : ordered) {
         const auto& [name, tensor] = *each;
-        std::string shape = in_words(tensor.shape);
-        if (tensor.shape.size() == 1) shape.erase(shape.size() - 2, 1);  // the comma
-        shape.front() = '[', shape.back() = ']';
         const std::int64_t end = offset + tensor.bytes;
-        header += ',' + quoted(name) + ":{\"dtype\":" + quoted(tensor.dtype) + ",\"shape\":" + shape +
+        header += ',' + quoted(name) + ":{\"dtype\":" + quoted(tensor.dtype) + ",\"shape\":" + in_words(tensor.shape) +
                   ",\"data_offsets\":[" + std::to_string(offset) + ',' + std::to_string(end) + "]}";
         offset = end;
     }
