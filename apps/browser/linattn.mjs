@@ -3,7 +3,7 @@
 // Functions of the system interface, which a decoder does not use.
 const system = new Proxy({}, { get: () => () => 8 }); // no such file
 
-// The addresses of `linattn_info`'s fields, eight bytes each.
+// The fields of `linattn_info`.
 const INFO = ["levels", "channels", "parameters", "layers", "width", "maxLength", "window", "stateBytes", "modelBytes"];
 
 export class Decoder {
@@ -11,52 +11,52 @@ export class Decoder {
   static async open(module, bytes) {
     const { exports } = await WebAssembly.instantiate(module, { wasi_snapshot_preview1: system, env: system });
     exports._initialize?.();
-    const own = new Decoder(exports);
-    const place = own.put(new Uint8Array(bytes));
-    own.model = own.call(() => exports.linattn_open_bytes(place, BigInt(bytes.byteLength), 1), (model) => model !== 0);
-    exports.free(place);
-    const info = exports.malloc(8 * INFO.length);
-    exports.linattn_describe(own.model, info);
-    own.info = Object.fromEntries(INFO.map((name, i) => [name, Number(own.view().getBigInt64(info + 8 * i, true))]));
-    exports.free(info);
+    const own = new Decoder();
+    own.c = exports;
+    own.model = own.with([new Uint8Array(bytes)], (place) =>
+      own.call(0, "linattn_open_bytes", place, BigInt(bytes.byteLength), 1));
+    const values = own.with([new BigInt64Array(INFO.length)], (place) => {
+      own.call(-1, "linattn_describe", own.model, place);
+      return own.copy(BigInt64Array, place, INFO.length);
+    });
+    own.info = Object.fromEntries(INFO.map((name, i) => [name, Number(values[i])]));
     return own;
   }
 
-  constructor(exports) {
-    this.c = exports;
-    this.decoder = new TextDecoder();
-  }
-
-  view() {
-    return new DataView(this.c.memory.buffer);
-  }
-
-  // Copies bytes into the library's memory; free() them.
-  put(bytes) {
-    const place = this.c.malloc(bytes.byteLength || 1);
-    new Uint8Array(this.c.memory.buffer).set(bytes, place);
-    return place;
-  }
-
-  text(place) {
-    const bytes = new Uint8Array(this.c.memory.buffer, place);
-    return this.decoder.decode(bytes.slice(0, bytes.indexOf(0)));
-  }
-
-  // The result of a call, which throws the library's sentence if it fails.
-  call(work, succeeded = (status) => status === 0) {
-    let result;
+  // The result of work(places) with arrays in the library's memory.
+  with(arrays, work) {
+    const places = arrays.map(({ buffer, byteOffset, byteLength }) => {
+      const place = this.c.malloc(byteLength || 1);
+      new Uint8Array(this.c.memory.buffer).set(new Uint8Array(buffer, byteOffset, byteLength), place);
+      return place;
+    });
     try {
-      result = work();
-    } catch (trap) {
-      throw new Error(this.text(this.c.linattn_error()) || String(trap));
+      return work(...places);
+    } finally {
+      places.forEach((place) => this.c.free(place));
     }
-    if (!succeeded(result)) throw new Error(this.text(this.c.linattn_error()));
-    return result;
+  }
+
+  // Numbers of the library's memory.
+  copy(Type, place, count) {
+    return new Type(this.c.memory.buffer.slice(place, place + count * Type.BYTES_PER_ELEMENT));
+  }
+
+  // What a function returns; throws the library's sentence if that is `failed`, or if the function throws.
+  call(failed, name, ...values) {
+    let result = failed, reason = name;
+    try {
+      result = this.c[name](...values);
+    } catch (trap) {
+      reason = String(trap);
+    }
+    if (result !== failed) return result;
+    const sentence = new Uint8Array(this.c.memory.buffer, this.c.linattn_error());
+    throw new Error(new TextDecoder().decode(sentence.slice(0, sentence.indexOf(0))) || reason);
   }
 
   newState(rows) {
-    return this.call(() => this.c.linattn_state_new(this.model, BigInt(rows)), (state) => state !== 0);
+    return this.call(0, "linattn_state_new", this.model, BigInt(rows));
   }
 
   free(state) {
@@ -65,62 +65,46 @@ export class Decoder {
 
   // Reads tokens of all rows, one row behind the other.
   read(state, tokens, count) {
-    const place = this.put(new Uint8Array(Int32Array.from(tokens).buffer));
-    try {
-      this.call(() => this.c.linattn_read(state, place, BigInt(count)));
-    } finally {
-      this.c.free(place);
-    }
+    this.with([Int32Array.from(tokens)], (place) => this.call(-1, "linattn_read", state, place, BigInt(count)));
   }
 
   // Draws the next token of each row.
   sample(state, rows, { temperature = 1, topP = 0, minP = 0, topK = 0, seed = 0 } = {}) {
-    const place = this.c.malloc(56 + 4 * rows * this.info.channels);
-    const view = this.view();
-    [temperature, topP, minP, 1].forEach((value, i) => view.setFloat64(place + 8 * i, value, true));
-    [topK, seed, 0].forEach((value, i) => view.setBigInt64(place + 32 + 8 * i, BigInt(value), true));
-    try {
-      this.call(() => this.c.linattn_sample(state, place, place + 56));
-      return Array.from(new Int32Array(this.c.memory.buffer, place + 56, rows * this.info.channels));
-    } finally {
-      this.c.free(place);
-    }
+    const settings = new DataView(new ArrayBuffer(56)), count = rows * this.info.channels;
+    [temperature, topP, minP, 1].forEach((value, i) => settings.setFloat64(8 * i, value, true));
+    [topK, seed, 0].forEach((value, i) => settings.setBigInt64(32 + 8 * i, BigInt(value), true));
+    return this.with([settings, new Int32Array(count)], (place, tokens) => {
+      this.call(-1, "linattn_sample", state, place, tokens);
+      return Array.from(this.copy(Int32Array, tokens, count));
+    });
   }
 
   encode(text) {
-    const bytes = new TextEncoder().encode(text);
-    const from = this.put(bytes), to = this.c.malloc(4 * bytes.length + 4);
-    try {
-      const known = (count) => count >= 0n;
-      const count = this.call(() => this.c.linattn_encode(this.model, from, BigInt(bytes.length), to, BigInt(bytes.length)), known);
-      return Array.from(new Int32Array(this.c.memory.buffer, to, Number(count)));
-    } finally {
-      this.c.free(from);
-      this.c.free(to);
-    }
+    const bytes = new TextEncoder().encode(text), room = BigInt(bytes.length);
+    return this.with([bytes, new Int32Array(bytes.length)], (from, to) => {
+      const count = this.call(-1n, "linattn_encode", this.model, from, room, to, room);
+      return Array.from(this.copy(Int32Array, to, Number(count)));
+    });
   }
 
   // The bytes of a token's text.
   piece(token) {
-    const size = this.c.malloc(8);
-    const place = this.call(() => this.c.linattn_decode(this.model, token, size), (piece) => piece !== 0);
-    const count = Number(this.view().getBigInt64(size, true));
-    this.c.free(size);
-    return new Uint8Array(this.c.memory.buffer, place, count).slice();
+    return this.with([new BigInt64Array(1)], (size) => {
+      const place = this.call(0, "linattn_decode", this.model, token, size);
+      return this.copy(Uint8Array, place, Number(this.copy(BigInt64Array, size, 1)[0]));
+    });
   }
 
-  // All numbers of a state.
+  // All numbers of a state, by its parts: those of the file that `linattn_state_save` writes.
   numbers(state) {
-    const size = this.c.linattn_state_save(state, 0, 0n), place = this.c.malloc(Number(size));
-    this.c.linattn_state_save(state, place, size);
-    const header = Number(this.view().getBigUint64(place, true)), start = place + 8 + header;
-    const described = JSON.parse(this.decoder.decode(new Uint8Array(this.c.memory.buffer, place + 8, header)));
-    const layers = Object.keys(described).filter((name) => name.startsWith("layers."));
-    const numbers = layers.map((name) => {
-      const [from, to] = described[name].data_offsets;
-      return new Float32Array(this.c.memory.buffer.slice(start + from, start + to));
+    const size = this.call(-1n, "linattn_state_save", state, 0, 0n);
+    const file = this.with([new Uint8Array(Number(size))], (place) => {
+      this.call(-1n, "linattn_state_save", state, place, size);
+      return this.copy(Uint8Array, place, Number(size)).buffer;
     });
-    this.c.free(place);
-    return numbers;
+    const start = 8 + Number(new DataView(file).getBigUint64(0, true));
+    const header = Object.entries(JSON.parse(new TextDecoder().decode(file.slice(8, start))));
+    return header.filter(([name]) => name.startsWith("layers."))
+      .map(([, { data_offsets: [from, to] }]) => new Float32Array(file.slice(start + from, start + to)));
   }
 }

@@ -1,65 +1,47 @@
 // The page: a digit to complete, a text to continue, and the state as a picture.
 import { Decoder } from "./linattn.mjs";
 
-const SIDE = 28, HALF = SIDE * SIDE / 2, ROWS = 4;
+const SIDE = 28, HALF = SIDE * SIDE / 2, ROWS = 4, GAP = 2, MOST_TOKENS = 4000;
 const FRAME = 12; // milliseconds of drawing tokens before the page is painted
 const at = (id) => document.getElementById(id);
-const painted = () => new Promise(requestAnimationFrame);
+const say = (id, text) => (at(id).textContent = text);
 const kilobytes = (bytes) => `${(bytes / 1024).toLocaleString("en", { maximumFractionDigits: 1 })} KiB`;
+const anySeed = () => Math.floor(Math.random() * 2 ** 31);
 
-function say(place, text) {
-  at(place).textContent = text;
-}
-
-// A cache of keys and values, which softmax attention needs, for so many tokens.
-function cacheBytes(info, tokens) {
-  return 2 * 4 * info.layers * info.width * tokens;
-}
-
-function report(place, decoder, rows, tokens, seconds) {
-  const { info } = decoder;
-  const rate = Math.round((rows * tokens) / seconds).toLocaleString("en");
+function report(place, { info }, rows, tokens, began) {
+  const rate = Math.round((1000 * rows * tokens) / (performance.now() - began)).toLocaleString("en");
+  const cache = 2 * 4 * info.layers * info.width * tokens; // of keys and values, for softmax attention
   say(place, `${rate} tokens a second. State: ${kilobytes(rows * info.stateBytes)}; a cache of keys and values: ` +
-    `${kilobytes(rows * cacheBytes(info, tokens))}.`);
+    `${kilobytes(rows * cache)}.`);
 }
 
 // Calls work() until it returns false, and paints in between; another job of the same kind ends it.
 const jobs = {};
 async function repeat(kind, work, paint) {
   const own = (jobs[kind] = Symbol());
-  for (;;) {
+  for (let goes = true; goes && jobs[kind] === own;) {
     const end = performance.now() + FRAME;
-    let goes = true;
     while (goes && performance.now() < end) goes = work();
     paint();
-    if (!goes) return;
-    await painted();
-    if (jobs[kind] !== own) return;
+    await new Promise(requestAnimationFrame);
   }
 }
 
-async function digits(decoder) {
-  const drawing = at("drawing").getContext("2d"), out = at("completions").getContext("2d");
-  const upper = new Float32Array(HALF);
+// Levels from 0 to 1 as a picture of gray pixels.
+function paintGray(id, levels, left = 0, top = 0) {
+  const context = at(id).getContext("2d"), image = context.createImageData(SIDE, SIDE);
+  levels.forEach((level, i) => image.data.set([255 * level, 255 * level, 255 * level, 255], 4 * i));
+  context.putImageData(image, left, top);
+}
 
-  function paintUpper() {
-    const image = drawing.createImageData(SIDE, SIDE);
-    for (let i = 0; i < SIDE * SIDE; ++i) image.data.set([...Array(3).fill(i < HALF ? upper[i] : 40), 255], 4 * i);
-    drawing.putImageData(image, 0, 0);
-  }
-
-  function paintRow(row, pixels) {
-    const image = out.createImageData(SIDE, SIDE);
-    pixels.forEach((level, i) => image.data.set([level, level, level, 255], 4 * i));
-    out.putImageData(image, (row % 2) * (SIDE + 2), Math.floor(row / 2) * (SIDE + 2));
-  }
+function digits(decoder) {
+  const most = decoder.info.levels - 1, upper = new Float32Array(HALF);
+  const paintUpper = () => paintGray("drawing", [...upper, ...Array(HALF).fill(0.16)]);
 
   async function complete() {
-    const most = decoder.info.levels - 1, prompt = Array.from(upper, (x) => Math.round((x / 255) * most));
+    const prompt = Array.from(upper, (x) => Math.round(x * most));
     const rows = Array.from({ length: ROWS }, () => [...prompt]);
-    const state = decoder.newState(ROWS), seed = Math.floor(Math.random() * 2 ** 31);
-    const began = performance.now();
-    const show = () => rows.forEach((row, i) => paintRow(i, row.map((x) => (x / most) * 255)));
+    const state = decoder.newState(ROWS), seed = anySeed(), began = performance.now();
     try {
       decoder.read(state, rows.flat(), HALF);
       await repeat("digits", () => {
@@ -68,8 +50,9 @@ async function digits(decoder) {
         if (rows[0].length === 2 * HALF) return false;
         decoder.read(state, tokens, 1);
         return true;
-      }, show);
-      report("digits-status", decoder, ROWS, rows[0].length, (performance.now() - began) / 1000);
+      }, () => rows.forEach((row, i) =>
+        paintGray("completions", row.map((x) => x / most), (i % 2) * (SIDE + GAP), (i >> 1) * (SIDE + GAP))));
+      report("digits-status", decoder, ROWS, rows[0].length, began);
     } finally {
       decoder.free(state);
     }
@@ -78,27 +61,28 @@ async function digits(decoder) {
   function stroke(event) {
     const box = at("drawing").getBoundingClientRect();
     const x = ((event.clientX - box.left) / box.width) * SIDE, y = ((event.clientY - box.top) / box.height) * SIDE;
-    for (let i = 0; i < HALF; ++i) {
+    upper.forEach((level, i) => {
       const distance = Math.hypot((i % SIDE) + 0.5 - x, Math.floor(i / SIDE) + 0.5 - y);
-      upper[i] = Math.max(upper[i], 255 * Math.min(1, Math.max(0, 1.9 - distance)));
-    }
+      upper[i] = Math.max(level, Math.min(1, Math.max(0, 1.9 - distance)));
+    });
     paintUpper();
   }
 
-  at("drawing").addEventListener("pointerdown", (event) => {
+  const listen = (id, event, work) => at(id).addEventListener(event, work);
+  listen("drawing", "pointerdown", (event) => {
     at("drawing").setPointerCapture(event.pointerId);
     stroke(event);
   });
-  at("drawing").addEventListener("pointermove", (event) => event.buttons && stroke(event));
-  at("drawing").addEventListener("pointerup", complete);
-  at("clear").addEventListener("click", () => {
+  listen("drawing", "pointermove", (event) => event.buttons && stroke(event));
+  listen("drawing", "pointerup", complete);
+  listen("clear", "click", () => {
     upper.fill(0);
     paintUpper();
   });
   paintUpper();
-  say("digits-status", `Ready: ${kilobytes(decoder.info.modelBytes)} of weights.`);
 }
 
+// Each number is a pixel: positive ones red, negative ones blue, the largest of a part of the state brightest.
 function paintState(decoder, state) {
   const numbers = decoder.numbers(state), count = numbers.reduce((sum, part) => sum + part.length, 0);
   const canvas = at("state"), width = Math.ceil(count / canvas.height);
@@ -109,19 +93,19 @@ function paintState(decoder, state) {
     const scale = part.reduce((most, x) => Math.max(most, Math.abs(x)), 1e-9);
     for (const x of part) {
       const share = Math.sign(x) * Math.sqrt(Math.abs(x) / scale);
-      image.data.set([255 * Math.max(0, share), 90 * Math.abs(share), 255 * Math.max(0, -share), 255], 4 * place++);
+      image.data.set([255 * share, 90 * Math.abs(share), -255 * share, 255], 4 * place++);
     }
   }
   context.putImageData(image, 0, 0);
 }
 
-async function text(decoder) {
+function text(decoder) {
   async function go() {
+    const bytes = new TextDecoder(), state = decoder.newState(1), seed = anySeed(), began = performance.now();
+    const temperature = Number(at("temperature").value);
+    let shown = at("prompt").value, tokens = 0;
     at("continue").disabled = true;
     at("stop").disabled = false;
-    const bytes = new TextDecoder(), state = decoder.newState(1), seed = Math.floor(Math.random() * 2 ** 31);
-    const temperature = Number(at("temperature").value), began = performance.now();
-    let shown = at("prompt").value, tokens = 0;
     try {
       const prompt = decoder.encode(shown || "\n");
       decoder.read(state, prompt, prompt.length);
@@ -129,11 +113,11 @@ async function text(decoder) {
         const [token] = decoder.sample(state, 1, { temperature, seed });
         shown += bytes.decode(decoder.piece(token), { stream: true });
         decoder.read(state, [token], 1);
-        return ++tokens < 4000;
+        return ++tokens < MOST_TOKENS;
       }, () => {
         say("output", shown);
         at("output").scrollTop = at("output").scrollHeight;
-        report("text-status", decoder, 1, prompt.length + tokens, (performance.now() - began) / 1000);
+        report("text-status", decoder, 1, prompt.length + tokens, began);
         paintState(decoder, state);
       });
     } catch (error) {
@@ -146,7 +130,6 @@ async function text(decoder) {
   }
   at("continue").addEventListener("click", go);
   at("stop").addEventListener("click", () => (jobs.text = null));
-  say("text-status", `Ready: ${kilobytes(decoder.info.modelBytes)} of weights.`);
 }
 
 async function fetched(name) {
@@ -155,18 +138,17 @@ async function fetched(name) {
   return answer.arrayBuffer();
 }
 
-async function start() {
-  const module = await WebAssembly.compile(await fetched("linattn.wasm"));
-  const sections = [["digits-status", "digits.linattn", digits], ["text-status", "text.linattn", text]];
-  await Promise.all(sections.map(async ([place, file, section]) => {
-    try {
-      await section(await Decoder.open(module, await fetched(file)));
-    } catch (error) {
-      say(place, error.message);
-    }
-  }));
-  document.body.dataset.ready = "true";
-  if ("serviceWorker" in navigator) navigator.serviceWorker.register("offline.js").catch(() => {});
+async function start(module, name, section) {
+  try {
+    const decoder = await Decoder.open(await module, await fetched(`${name}.linattn`));
+    section(decoder);
+    say(`${name}-status`, `Ready: ${kilobytes(decoder.info.modelBytes)} of weights.`);
+  } catch (error) {
+    say(`${name}-status`, error.message);
+  }
 }
 
-start();
+const library = fetched("linattn.wasm").then((bytes) => WebAssembly.compile(bytes));
+await Promise.all([start(library, "digits", digits), start(library, "text", text)]);
+document.body.dataset.ready = "true";
+navigator.serviceWorker?.register("offline.js").catch(() => {});
