@@ -92,6 +92,8 @@ def test_an_allocator_that_is_configured_is_left_alone(
     assert allocation._glibc() is not None
     monkeypatch.setenv(variable, "glibc.malloc.arena_max=4" if variable[0] == "G" else "0")
     assert allocation._glibc() is None
+    with allocation.freed_memory_kept(torch.device("cpu")):
+        pass
 
 
 def test_training_runs_in_the_context(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
