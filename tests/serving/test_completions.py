@@ -207,6 +207,7 @@ def test_the_server_tells_about_itself(serve: Serve) -> None:
 # tested where they are checked.
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": 0}, "max_tokens"),
+    ({"max_tokens": 10_000_000_000_000_000_000_000}, "max_tokens"),
     ({"n": 9}, "n"),
     ({"temperature": -1}, "temperature"),
     ({"top_k": 0}, "top_k"),
@@ -219,6 +220,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"prompt": "XYZ"}, "prompt"),
     ({"prompt": [99]}, "prompt"),
     ({"prompt": [[[1, 2, 3]]]}, "prompt"),
+    ({"prompt": [1, "a"]}, "prompt"),
     ({"prompt": ["a", "XYZ"]}, "prompt"),
     ({"prompt": ["a"] * 300}, "prompt"),
     ({"prompt": [-1], "echo": True}, "prompt"),

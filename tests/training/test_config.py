@@ -24,6 +24,7 @@ from linattn_models.training import TrainingConfig, TrainingFlags
         ("activation_checkpointing", {"activation_checkpointing": "no"}),
         ("clip_norm", {"clip_norm": 0.0}),
         ("betas", {"betas": (0.9, 1.0)}),
+        ("betas", {"betas": (0.9,)}),
         ("betas", {"betas": 0.9}),
         ("weight_decay", {"weight_decay": -0.1}),
         ("optimizer", {"optimizer": "radm"}),

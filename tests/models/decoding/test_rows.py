@@ -206,7 +206,9 @@ def test_a_row_at_the_last_position_ends_beside_others(kind: Kind) -> None:
         ("seeds", 2**63),
         ("length", [3, 4]),
         ("length", [3, 0, 4]),
+        ("length", 2**70),
         ("max_new_tokens", [3, 4.5, 1]),
+        ("max_new_tokens", [3, 2**70, 1]),
     ],
 )
 def test_bad_settings_of_rows(name: str, value: Any) -> None:

@@ -273,6 +273,7 @@ def test_gradients_of_torch_func_are_refused() -> None:
         ({"rounds": 0}, "rounds"),
         ({"chunk": 0}, "chunk"),
         ({"chunk": 13}, "chunk"),
+        ({"key_lengths": torch.tensor([12, 0])}, "key_lengths"),
         ({"key_lengths": torch.tensor([12, 13])}, "key_lengths"),
         ({"key_lengths": torch.tensor([12])}, "key_lengths"),
         ({"rotations": torch.zeros(2, 3, 5, 4)}, "rotations"),
