@@ -90,17 +90,28 @@ def running(
     """Runs an application on the Ray cluster that there is, or on one of its own, until the end.
 
     Raises:
-        RuntimeError: the replicas do not start.
+        OSError: the replicas do not start.
     """
     ray.init(ignore_reinit_error=True, log_to_driver=log_level == "info")
     try:
         serve.start(http_options={"host": host, "port": port, "root_path": root_path})
         logs = {"log_level": log_level.upper(), "enable_access_log": log_level == "info"}
-        serve.run(application, name=NAME, logging_config=logs)
+        try:
+            serve.run(application, name=NAME, logging_config=logs)
+        except RuntimeError:
+            raise OSError(_describe_failure()) from None
         yield
     finally:
         serve.delete(NAME)
         ray.shutdown()
+
+
+def _describe_failure() -> str:
+    """Why replicas do not start: the last line that one of them has left."""
+    (deployment,) = serve.status().applications[NAME].deployments.values()
+    lines = [line for line in deployment.message.splitlines() if line.strip()]
+    wanted = "one that starts, with the model and the modules of --imports at the same place"
+    return expected("a replica", wanted, lines[-1] if lines else "none")
 
 
 def _for_any_folder(served: Served) -> Served:
