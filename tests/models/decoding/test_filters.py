@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from linattn_models import MixtureOfLogistics
 from linattn_models.decoding import Filters
+from linattn_models.heads.filters import keep_likely
 from tests.models.decoding.decoders import Kind, long_model
 from tests.models.tiny import seeded
 
@@ -70,6 +71,16 @@ def test_rows_with_small_and_large_nuclei_side_by_side() -> None:
             before = row.cumsum(-1) - row
             least = row[before < top_p].min()
             assert kept == set((row >= least).nonzero().flatten().tolist())
+
+
+def test_sorting_all_tokens_keeps_those_that_the_likeliest_decide() -> None:
+    generator = seeded()
+    logits = 3 * torch.randn(5, 2_000, generator=generator)
+    temperature, top_p, min_p = torch.rand(3, 5, dtype=torch.float64, generator=generator).unbind(0)
+    top_k = torch.tensor([0, 40, 0, 300, 1])
+    for limits in ((top_k, top_p, min_p / 100), (0 * top_k, 0 * top_p, min_p)):
+        likely, whole = (keep_likely(logits, temperature, *limits, sorts=x) for x in (False, True))
+        assert torch.equal(likely, whole)
 
 
 @pytest.mark.parametrize("top_p", [1e-50, 1.0])

@@ -185,8 +185,8 @@ def test_all_that_a_run_reads_outlives_an_evicted_slot() -> None:
         decoder.generate(batch, length=2)
         slot = decoder.native._slots[0]
         if batch == 8:
-            read = {x.data_ptr() for x in (slot._inputs, slot._position, slot._temperature)}
-            read |= {x.data_ptr() for x in (slot._uniform, *slot.states[0])}
+            inputs = slot._inputs, slot._position, *slot._draw[:5]
+            read = {x.data_ptr() for x in (*inputs, *slot.states[0])}
             assert recorder.released == set()
 
     assert read <= recorder.released

@@ -362,6 +362,9 @@ class Draw(NamedTuple):
             probabilities sum to at least `top_p`, and those equally likely as the last of them.
         min_p: (B,) float64, 0 for none: passes tokens at least `min_p` times as likely as the
             likeliest.
+        is_filtered: whether a row may have a filter; otherwise all limits are 0.
+
+    Limits are new tensors where one of them or a temperature changes.
     """
 
     temperature: Tensor
@@ -369,6 +372,7 @@ class Draw(NamedTuple):
     top_k: Tensor
     top_p: Tensor
     min_p: Tensor
+    is_filtered: bool = True
 
 
 # The state of a layer: s (B, H_kv, F, D) and z (B, H_kv, F). With a window, before them the keys

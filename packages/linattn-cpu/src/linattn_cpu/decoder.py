@@ -180,7 +180,7 @@ class CpuDecoder(NativeDecoder):
         inputs = inputs.resolve_neg().contiguous()
         positions = None if isinstance(position, int) else _positions(position, inputs.shape[0])
         lengths = None if lengths is None else lengths.contiguous()
-        draws = () if draw is None else [x.contiguous() for x in draw]
+        draws = () if draw is None else [x.contiguous() for x in draw[:5]]
         sums = [x for state in states for x in state]
         addresses, kinds = [x.data_ptr() for x in sums], self._kinds
         ring = {} if kinds == 2 else {"keys": addresses[::kinds], "values": addresses[1::kinds]}

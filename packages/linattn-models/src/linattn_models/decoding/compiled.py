@@ -71,8 +71,7 @@ def compile_decoder(
     """Packs a model's weights for decoding; a whole step is then one native call or CUDA graph.
 
     On the CPU a backend compiles the decoder. On a GPU a step is recorded as one CUDA graph, which
-    smaller batches of more than half its rows use too. Both include the draw; on a GPU, torch draws
-    after the graph if there are filters.
+    smaller batches of more than half its rows use too. Both include the draw, with its filters.
 
     Args:
         model: an `AutoregressiveTransformer` or a bare `Transformer`, with causal linear attention

@@ -30,6 +30,7 @@ from linattn_core.decoder_spec import (
 from linattn_core.errors import expected
 from linattn_models.decoding.torch_step import TorchStep
 from linattn_models.heads.base import at_least_single
+from linattn_models.heads.filters import keep_likely
 
 # How many slots without an owner are kept for later steps, each with the memory of its states.
 _FREE_SLOTS = 4
@@ -203,6 +204,10 @@ class GraphDecoder(NativeDecoder):
         """The name of the recorder, such as "CUDA graphs on ..."."""
         return self._recorder.name
 
+    @property
+    def has_filters(self) -> bool:
+        return True
+
     def check(self, states: States) -> None:
         device = self._torch_step.device
         for x in (x for state in states for x in state):
@@ -298,7 +303,7 @@ class _Slot:
         self._invert = invert
         self._recorder = recorder
         self._recorded: dict[str, Callable[[], Stepped]] = {}
-        self._temperature_of: Tensor | None = None  # of the last draw
+        self._limits_of: Tensor | None = None  # `top_k` of the last draw
         # Normal tensors, not inference tensors, so that steps may write them in either mode.
         with torch.inference_mode(False):
             self._states = torch_step.zeros(size)
@@ -314,11 +319,12 @@ class _Slot:
     def tensors(self) -> list[Tensor]:
         """All tensors that a run may still read or write: states and inputs."""
         states = [x for state in self._states for x in state]
-        return states + [x for x in vars(self).values() if isinstance(x, Tensor)]
+        inputs = (*vars(self).values(), *self._draw)
+        return states + [x for x in inputs if isinstance(x, Tensor)]
 
     def take_rows(self, batch: int) -> None:
         """Makes `states` those of the first rows; later steps are of these."""
-        self._batch, self._temperature_of = batch, None
+        self._batch, self._limits_of = batch, None
         with torch.inference_mode(False):
             self.states = tuple(_first_rows(state, batch) for state in self._states)
 
@@ -350,7 +356,9 @@ class _Slot:
             self._inputs = torch.zeros(self.size, *extra, dtype=torch.int64, device=device)
         self._position = torch.zeros(self.size, dtype=torch.int64, device=device)
         numbers = partial(torch.zeros, dtype=torch.float64, device=device)
-        self._uniform, self._temperature = numbers((self.size, 4)), numbers(self.size) + 1
+        top_k = torch.zeros_like(self._position)
+        limits = top_k, numbers(self.size), numbers(self.size)
+        self._draw = Draw(numbers(self.size) + 1, numbers((self.size, 4)), *limits)
 
     def _put(self, inputs: Tensor, position: int | Tensor, draw: Draw | None) -> None:
         self._inputs[: self._batch].copy_(inputs)
@@ -360,14 +368,17 @@ class _Slot:
             self._position[: self._batch].copy_(position)
         if draw is None:
             return
-        self._uniform[: self._batch].copy_(draw.uniform)
-        if draw.temperature is not self._temperature_of:
-            self._temperature[: self._batch].copy_(draw.temperature)
-            self._temperature_of = draw.temperature
+        self._draw.uniform[: self._batch].copy_(draw.uniform)
+        if draw.top_k is not self._limits_of:
+            for name in ("temperature", "top_k", "top_p", "min_p"):
+                getattr(self._draw, name)[: self._batch].copy_(getattr(draw, name))
+            self._limits_of = draw.top_k
 
     def _recording(self, draw: Draw | None) -> Callable[[], Stepped]:
-        """The recorded step, without a draw or with one."""
-        kind = "parameters" if draw is None else "drawn"
+        """The recorded step, without a draw or with one, of all tokens or of those that pass."""
+        kind = "parameters"
+        if draw is not None:
+            kind = "filtered" if draw.is_filtered else "drawn"
         if kind not in self._recorded:
             # Recording runs steps, which change the states.
             before = [state.clone() for state in self._states]
@@ -381,9 +392,11 @@ class _Slot:
         parameters = self._torch_step.step(self._inputs, self._position, self._states)
         if kind == "parameters" or self._invert is None:
             return parameters, None
-        return parameters, self._invert(
-            at_least_single(parameters), self._uniform, self._temperature
-        )
+        temperature, uniform, *limits = self._draw[:5]
+        passing = at_least_single(parameters)
+        if kind == "filtered":
+            passing = keep_likely(passing, temperature, *limits, sorts=True)
+        return parameters, self._invert(passing, uniform, temperature)
 
 
 def _first_rows(state: DecoderState, batch: int) -> DecoderState:

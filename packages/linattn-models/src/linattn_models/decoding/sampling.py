@@ -23,7 +23,7 @@ from linattn_models.heads.base import (
     at_least_single,
     check_generator,
 )
-from linattn_models.heads.filters import Filters
+from linattn_models.heads.filters import Filters, keep_likely
 from linattn_models.heads.settings import REPETITION_PENALTY, TEMPERATURE, PerRow, spread
 
 # After so many steps on an accelerator their outputs are checked, because a stream may be endless.
@@ -193,8 +193,7 @@ class Draws:
         if self._repetitions is not None:
             parameters = self._repetitions.penalize(parameters)
         if self._filters:
-            seen = self._temperature.masked_fill(self._temperature < LEAST_TEMPERATURE, 1.0)
-            parameters = self._filters(parameters, seen.unsqueeze(1).to(parameters.dtype))
+            parameters = keep_likely(parameters, self._temperature, *self._row_limits())
         tokens = head.invert(parameters, self._streams.take()[0], self._temperature)
         if self._repetitions is not None:
             self._repetitions.add(tokens)
@@ -202,10 +201,14 @@ class Draws:
 
     def numbers(self, count: int = 1) -> Draw:
         """The settings, and the random numbers of the next `count` positions (count, B, 4)."""
+        uniform = self._streams.take(count)
+        settings = self._temperature, uniform if count > 1 else uniform[0], *self._row_limits()
+        return Draw(*settings, is_filtered=self.has_filters)
+
+    def _row_limits(self) -> tuple[Tensor, Tensor, Tensor]:
         if self._limits is None:
             self._limits = self._filters.limits(self._temperature)
-        uniform = self._streams.take(count)
-        return Draw(self._temperature, uniform if count > 1 else uniform[0], *self._limits)
+        return self._limits
 
     def select_rows(self, rows: Tensor) -> None:
         """Continues with these rows."""

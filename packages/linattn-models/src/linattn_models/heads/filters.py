@@ -10,12 +10,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from linattn_models.heads.settings import MIN_P, TOP_K, TOP_P, Setting, spread
+from linattn_models.heads.base import LEAST_TEMPERATURE
+from linattn_models.heads.settings import MIN_P, TOP_K, TOP_P, spread
 
-# How many of the likeliest tokens are sorted to find the end of a nucleus.
+# How many of the likeliest tokens are sorted first.
 _LIKELY = 256
-# Halvings of the interval [0, 1] of probabilities, which is then shorter than 1e-12.
-_HALVINGS = 40
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,46 +79,12 @@ class Filters:
         Args:
             temperature: of all rows, or (B, 1), above 0.
 
-        Cost: finding the largest 256 of V; for a larger nucleus, some more passes over V.
+        Cost: finding the largest 256 of V; for a larger nucleus, sorting them.
         """
-        if not isinstance(temperature, Tensor) and temperature == 0:
+        if not self or (not isinstance(temperature, Tensor) and temperature == 0):
             return logits  # the likeliest token passes every filter
-        logits = self._top(logits)
-        if self._nucleus is None and self._share is None:
-            return logits
-        plain = not isinstance(temperature, Tensor) and temperature == 1
-        scaled = logits if plain else logits / temperature
-        probabilities = torch.softmax(scaled, dim=-1)
-        return logits.masked_fill(probabilities < self._least(probabilities), -torch.inf)
-
-    @property
-    def _nucleus(self) -> float | Tensor | None:
-        """`top_p`; None where the nucleus is all tokens."""
-        return None if self._is_off(self.top_p, TOP_P) else self.top_p
-
-    @property
-    def _share(self) -> float | Tensor | None:
-        """`min_p`; None where it excludes nothing."""
-        return None if self._is_off(self.min_p, MIN_P) else self.min_p
-
-    def _top(self, logits: Tensor) -> Tensor:
-        """The logits with all but the `top_k` largest at -inf."""
-        if isinstance(self.top_k, Tensor):
-            return logits.masked_fill(logits < _smallest(logits, self.top_k), -torch.inf)
-        if self.top_k is None or self.top_k >= logits.shape[-1]:
-            return logits
-        smallest = logits.topk(self.top_k).values[..., -1:]
-        return logits.masked_fill(logits < smallest, -torch.inf)
-
-    def _least(self, probabilities: Tensor) -> Tensor:
-        """The smallest probability (B, 1) that passes."""
-        least = probabilities.new_zeros(())
-        if self._nucleus is not None:
-            least = _nucleus_end(probabilities, _column(self._nucleus, probabilities))
-        if self._share is not None:
-            share = _column(self._share, probabilities)
-            least = torch.maximum(least, share * probabilities.amax(-1, keepdim=True))
-        return least
+        column = (logits.new_zeros(len(logits), 1, dtype=torch.float64) + temperature).squeeze(1)
+        return keep_likely(logits, column, *self.limits(column))
 
     def _map(self, change: Callable[[str, Tensor], Tensor]) -> Filters:
         mapped = copy(self)  # a new one would read its limits, which brings them to the CPU
@@ -129,63 +94,49 @@ class Filters:
                 object.__setattr__(mapped, field.name, change(field.name, limit))
         return mapped
 
-    @staticmethod
-    def _is_off(limit: float | Tensor | None, setting: Setting) -> bool:
-        return limit is None or (not isinstance(limit, Tensor) and limit == setting.off)
 
+def keep_likely(
+    logits: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    *,
+    sorts: bool = False,
+) -> Tensor:
+    """The logits (B, V), -inf for tokens that the limits of their row exclude.
 
-def _column(limit: float | Tensor, like: Tensor) -> float | Tensor:
-    """A limit that broadcasts over rows, (B, 1) with the dtype of `like`, if rows differ."""
-    return limit.unsqueeze(-1).to(like.dtype) if isinstance(limit, Tensor) else limit
-
-
-def _smallest(logits: Tensor, top_k: Tensor) -> Tensor:
-    """The smallest logit (B, 1) of each row's `top_k` (B,) largest; -inf where all tokens pass."""
-    limited = top_k < logits.shape[-1]
-    ranks = torch.where(limited, top_k, 1)
-    ranked = logits.topk(int(ranks.max())).values
-    smallest = ranked.gather(-1, (ranks - 1).unsqueeze(-1))
-    return smallest.masked_fill(~limited.unsqueeze(-1), -torch.inf)
-
-
-def _nucleus_end(probabilities: Tensor, top_p: float | Tensor) -> Tensor:
-    """The probability (B, 1) of the least likely token of each nucleus; 0 for a top_p of 1."""
-    likeliest = probabilities.topk(min(_LIKELY, probabilities.shape[-1])).values
-    least = _last_before(likeliest, top_p)
-    if probabilities.shape[-1] > _LIKELY:
-        is_large = (likeliest.sum(-1, keepdim=True) < top_p) & (top_p < 1)
-        rows = is_large.squeeze(1).nonzero().squeeze(1)
-        if len(rows):
-            own = top_p[rows] if isinstance(top_p, Tensor) else top_p
-            least[rows] = _large_nucleus_end(probabilities[rows], own, likeliest[rows, -1:])
-    return least.masked_fill(top_p == 1, 0) if isinstance(top_p, Tensor) else least
-
-
-def _large_nucleus_end(probabilities: Tensor, top_p: float | Tensor, high: Tensor) -> Tensor:
-    """As `_nucleus_end`, for rows in which the tokens above `high` (B, 1) sum to less than top_p.
-
-    Halves the interval that contains the result until few tokens are inside, and sorts those.
+    Args:
+        temperature, top_k, top_p, min_p: (B,), as in `linattn_core.decoder_spec.Draw`.
+        sorts: whether to sort all logits, which reads no number from the device, so that a CUDA
+            graph can repeat it. Otherwise the likeliest are sorted, if they decide.
     """
-    low = torch.zeros_like(high)
-    for _ in range(_HALVINGS):
-        between = (probabilities > low) & (probabilities <= high)
-        if (between.sum(-1) <= _LIKELY).all():
-            break
-        middle = (low + high) / 2
-        inside = _mass(probabilities.clone(), probabilities <= middle) < top_p
-        high, low = torch.where(inside, middle, high), torch.where(inside, low, middle)
-    above = probabilities > high
-    rest = probabilities.masked_fill(above, 0).topk(_LIKELY).values
-    return _last_before(rest, top_p - _mass(probabilities, ~above))
+    vocabulary, greedy = logits.shape[-1], temperature < LEAST_TEMPERATURE
+    k, p, share = (x.unsqueeze(-1) for x in (top_k, top_p, min_p))  # (B, 1)
+    k = torch.where(k > 0, k, vocabulary).clamp(max=vocabulary)
+    degrees = temperature.masked_fill(greedy, 1.0).to(logits.dtype).unsqueeze(-1)
+    ordered = logits.topk(vocabulary if sorts else min(_LIKELY, vocabulary)).values
+    if not sorts and not _decide(ordered, logits, degrees, k, p):
+        ordered = logits.topk(vocabulary).values
+    smallest = ordered.gather(-1, k.clamp(max=ordered.shape[-1]) - 1)
+    logits = logits.masked_fill((logits < smallest) & (k < vocabulary), -torch.inf)
+    probabilities = _probabilities(ordered, logits, degrees)
+    before = probabilities.cumsum(-1) - probabilities
+    last = ordered.masked_fill(before >= p, torch.inf).amin(-1, keepdim=True)
+    last = last.masked_fill(p == 0, -torch.inf)
+    likely = ordered[:, :1] + degrees * share.to(logits.dtype).log()
+    return logits.masked_fill(logits < last.maximum(likely), -torch.inf)
 
 
-def _last_before(ordered: Tensor, most: float | Tensor) -> Tensor:
-    """The last of descending numbers (B, K) before which the sum is below `most`, or the first."""
-    before = ordered.cumsum(-1) - ordered
-    last = ordered.masked_fill(before >= most, torch.inf).amin(-1, keepdim=True)
-    return last.minimum(ordered[:, :1])
+def _decide(ordered: Tensor, logits: Tensor, degrees: Tensor, k: Tensor, p: Tensor) -> bool:
+    """Whether the tokens that every row's limits end at are among those ordered."""
+    ends_here = k <= ordered.shape[-1]
+    if bool(ends_here.all()):
+        return True
+    reaches = _probabilities(ordered, logits, degrees).sum(-1, keepdim=True) >= p
+    return bool((ends_here | ((k == logits.shape[-1]) & reaches)).all())
 
 
-def _mass(probabilities: Tensor, left_out: Tensor) -> Tensor:
-    """The sum (B, 1) of the probabilities (B, V) not in `left_out`; overwrites them."""
-    return probabilities.masked_fill_(left_out, 0).sum(-1, keepdim=True)
+def _probabilities(some: Tensor, logits: Tensor, degrees: Tensor) -> Tensor:
+    """Of some of the logits, among all that are not excluded."""
+    return (some / degrees - (logits / degrees).logsumexp(-1, keepdim=True)).exp()
