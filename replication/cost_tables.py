@@ -27,7 +27,7 @@ def costs(evidence: list[Evidence]) -> str:
                 figure(method.seconds and 1 / method.seconds),
                 memory(method.peak),
                 memory(state),
-                figure(most_tokens(method, limits)),
+                estimate(most_tokens(method, limits)),
             ])  # fmt: skip
     header = [
         "model, parameters",
@@ -38,6 +38,11 @@ def costs(evidence: list[Evidence]) -> str:
         f"{GPUS[0].upper()}, at most",
     ]
     return f"{markdown_table(header, rows)}\n{describe_records(records, evidence)}"
+
+
+def estimate(value: float | None) -> str:
+    """A number with the two digits that an estimate deserves."""
+    return figure(value and float(f"{value:.2g}"))
 
 
 def read_limits() -> Limits | None:
