@@ -20,12 +20,12 @@ from replication.counts import count_verdicts
 from replication.experiments import ROOT
 from replication.paper_tables import bits, copy, lengths, speech, speedups
 from replication.records import Evidence
-from replication.speed_tables import RESULTS, gpu, speed
+from replication.speed_tables import RESULTS, anywhere, gpu, speed
 
 DOCUMENTS = (
     "README.md", "docs/images.md", "docs/replication/report.md", "packages/linattn-cuda/README.md",
     "docs/results/attentions/README.md", "docs/results/copy_task/README.md",
-    "docs/results/conversion/README.md", "docs/text.md", "docs/costs.md",
+    "docs/results/conversion/README.md", "docs/text.md", "docs/costs.md", "docs/anywhere.md",
 )  # fmt: skip
 BLOCK = re.compile(r"(<!-- numbers: ([\w-]+), by [^>]*-->\n).*?(<!-- end of numbers -->)", re.S)
 
@@ -56,7 +56,10 @@ def published(folder: str) -> Callable[[list[Evidence]], str]:
 
 
 BLOCKS: dict[str, Callable[[list[Evidence]], str]] = {
-    **{x.__name__: x for x in (abstract, bits, copy, costs, gpu, lengths, speech, speed, speedups)},
+    **{
+        x.__name__: x
+        for x in (abstract, anywhere, bits, copy, costs, gpu, lengths, speech, speed, speedups)
+    },
     "verdicts": count_verdicts,
     "demo": published("demo"),
     "compared-on-copies": published("copy_task"),

@@ -16,6 +16,7 @@ from replication.records import Evidence, describe_records
 RESULTS = ROOT / "docs" / "results"
 # The GPUs whose tables are shown, the one that has run today's kernels first.
 GPUS = ("h200", "h100")
+PROCESS = ("ms to start", "MB", "KB")  # figures of the benchmark's methods
 SPEEDS = tomllib.loads((ROOT / "replication" / "speeds.toml").read_text("utf-8"))["row"]
 
 
@@ -56,6 +57,21 @@ def gpu_table(place: str, evidence: list[Evidence]) -> str:
             columns.append([f"{rival}, {passes}", *values])
     header, *rows = zip(*columns, strict=True)
     return f"{markdown_table(header, rows)}\n{describe_records(records, evidence)}"
+
+
+def anywhere(evidence: list[Evidence]) -> str:
+    """Tokens a second of each model by each way, and what a process of the first model takes."""
+    records = read_theme("anywhere", "cpu")
+    cases = latest_results(records)
+    rows = []
+    for method in next(iter(cases.values())).methods if cases else ():
+        each = [case.method(method.name) for case in cases.values()]
+        rates = [one.status if one.seconds is None else f"{1 / one.seconds:,.0f}" for one in each]
+        extras = [figure(method.figures.get(name)) for name in PROCESS]
+        rows.append([method.name, *rates, *extras])
+    names = [name.partition("/")[2] for name in cases]
+    table = markdown_table(["tokens a second", *names, *PROCESS], rows)
+    return f"{table}\n\n{describe_records(records, evidence)}"
 
 
 def read_theme(theme: str, place: str) -> list[Results]:

@@ -2,6 +2,7 @@
 
 from benchmarks.case import Case
 from benchmarks.cases import (
+    anywhere,
     costs,
     decoding,
     errors,
@@ -19,7 +20,7 @@ from benchmarks.cases import (
 
 THEMES = (
     operator, errors, lengths, lsh_layer, decoding, tokens, images, serving, hugging_face, training,
-    speech, parallel, costs,
+    speech, parallel, costs, anywhere,
 )  # fmt: skip
 CASES: tuple[Case, ...] = tuple(case for theme in THEMES for case in theme.CASES)
 

@@ -2,8 +2,9 @@
 
     python packages/linattn-cpu/cross.py wasm linattn.wasm      for browsers
     python packages/linattn-cpu/cross.py aarch64 linattn-run    the command, for Linux on ARM
+    python packages/linattn-cpu/cross.py x86_64 linattn-run     for x86-64; x86_64_v3: with AVX2
 
-Both decode with one thread and need no other file.
+They decode with one thread and need no other file. A file that is newer than the sources stays.
 """
 
 from __future__ import annotations
@@ -29,11 +30,16 @@ TARGETS = {
         "-fno-rtti",
     ),
     "aarch64": ("-target", "aarch64-linux-musl", "-static"),
+    "x86_64": ("-target", "x86_64-linux-musl", "-static"),
+    "x86_64_v3": ("-target", "x86_64-linux-musl", "-static", "-mcpu=x86_64_v3"),
 }  # fmt: skip
 
 
 def compile_for(target: str, file: Path) -> None:
     """Compiles the functions of linattn.h for browsers, or linattn-run for a processor."""
+    newest = max(path.stat().st_mtime for path in NATIVE.rglob("*") if path.is_file())
+    if file.is_file() and file.stat().st_mtime > newest:
+        return
     template = (NATIVE / "compiled_sets.hpp.in").read_text()
     with tempfile.TemporaryDirectory() as folder:
         sets = template.replace("@LINATTN_COMPILED_SETS@", "X(baseline)")
