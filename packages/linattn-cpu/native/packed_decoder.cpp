@@ -1,6 +1,7 @@
 #include "packed_decoder.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <stdexcept>
@@ -17,6 +18,8 @@ std::string out_of_range(const char* what, std::int64_t count, std::int64_t low,
     return std::string(what) + ": expected numbers in 0.." + std::to_string(count - 1) + ", got " +
            std::to_string(low) + " to " + std::to_string(high) + ".";
 }
+
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
 }  // namespace
 
@@ -64,6 +67,15 @@ public:
         return to;
     }
 
+    // Made of each number, in float64.
+    template <class Make>
+    float* map(const float* from, std::int64_t count, const Make& make) {
+        float* to = copy(from, count, count);
+        const auto rounded = [&](float x) { return static_cast<float>(make(x)); };
+        if (!arena_.counts()) std::transform(to, to + count, to, rounded);
+        return to;
+    }
+
     float* copy(const float* from, std::int64_t count, std::int64_t room) {
         float* to = arena_.take<float>(room);
         if (!arena_.counts() && count > 0) std::memcpy(to, from, static_cast<std::size_t>(count) * 4);
@@ -103,10 +115,17 @@ void PackedDecoder::place(Packer& packer, const ModelSource& source) {
         to.norm2 = packer.norm(from.norm2, embed);
         to.expand = packer.matrix(from.expand);
         if (from.gate) to.gate = packer.matrix(*from.gate);
-        if (from.decay != nullptr) to.decay = packer.copy(from.decay, source.kv_heads, source.kv_heads);
+        if (from.decay_logits != nullptr) {
+            const bool gated = from.decay_weight != nullptr;
+            to.decay = packer.map(from.decay_logits, source.kv_heads, [&](double x) { return gated ? x : sigmoid(x); });
+        }
         const std::int64_t entries = source.kv_heads * embed;
         if (from.decay_weight != nullptr) to.decay_weight = packer.copy(from.decay_weight, entries, entries);
-        if (from.log_gamma != nullptr) to.log_gamma = packer.copy(from.log_gamma, source.heads, source.heads);
+        if (from.log_gamma != nullptr) {
+            const double constant = from.query_map == nullptr ? static_cast<double>(source.head_dim) : 4;
+            const double subtracted = std::log(constant);  // of the weight of linear attention beside a window
+            to.log_gamma = packer.map(from.log_gamma, source.heads, [&](double x) { return x - subtracted; });
+        }
         if (from.query_map != nullptr) {
             const std::int64_t numbers = source.head_dim * source.features / 2;
             to.query_map = packer.copy(from.query_map, source.heads * numbers, source.heads * numbers);
@@ -122,7 +141,7 @@ void PackedDecoder::place(Packer& packer, const ModelSource& source) {
     static_cast<TokenShape&>(to) = tokens;
     to.channels = static_cast<std::int64_t>(tokens.embeddings.size());
     to.output = packer.matrix(tokens.output);
-    to.start = packer.copy(tokens.start, embed, embed);
+    to.start = packer.vector(tokens.start, embed);
     const std::int64_t entries = to.levels * embed, places = to.max_length * embed;
     to.positions = tokens.positions == nullptr ? nullptr : packer.copy(tokens.positions, places, places);
     for (std::size_t c = 0; c < tokens.embeddings.size(); ++c) {

@@ -22,14 +22,15 @@ struct AffineSource {
 struct LayerSource {
     AffineSource qkv, out, expand, contract;
     std::optional<AffineSource> gate;
-    const float *decay = nullptr, *decay_weight = nullptr, *log_gamma = nullptr;  // (H_kv), (H_kv, E) and (H), or null
-    const float *query_map = nullptr, *key_map = nullptr;  // (H, D, F / 2) and (H_kv, D, F / 2), or null
-    NormWeights norm1, norm2;                              // (E), not padded; the bias may be null
+    const float *decay_logits = nullptr, *decay_weight = nullptr;  // (H_kv) and (H_kv, E), or null
+    const float* log_gamma = nullptr;                              // (H), as in linattn_core.decoder_spec; or null
+    const float *query_map = nullptr, *key_map = nullptr;          // (H, D, F / 2) and (H_kv, D, F / 2), or null
+    NormWeights norm1, norm2;                                      // (E), not padded; the bias may be null
 };
 struct TokenSource : TokenShape {
     std::vector<const float*> embeddings;  // (levels, E) for each channel
     const float* positions;                // (max_length, E), or null
-    const float* start;                    // (E)
+    const float* start;                    // (E), or null
     AffineSource output;
 };
 struct ModelSource : DecoderShape {

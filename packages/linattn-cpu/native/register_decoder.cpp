@@ -50,7 +50,7 @@ static void load(LayerSource& field, PyObject* value) {
         {"expand", set<&LayerSource::expand>},
         {"contract", set<&LayerSource::contract>},
         {"gate", set<&LayerSource::gate>},
-        {"decay", set<&LayerSource::decay>},
+        {"decay_logits", set<&LayerSource::decay_logits>},
         {"decay_weight", set<&LayerSource::decay_weight>},
         {"log_gamma", set<&LayerSource::log_gamma>},
         {"query_map", set<&LayerSource::query_map>},

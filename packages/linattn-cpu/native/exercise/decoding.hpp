@@ -121,7 +121,7 @@ public:
             layer.qkv = affine(e, e + 2 * kv_heads_ * head_dim_), layer.out = affine(e, e);
             layer.expand = affine(e, hidden_), layer.contract = affine(hidden_, e);
             if (gated) layer.gate = affine(e, hidden_);
-            if (decays) layer.decay = factors(kv_heads_);
+            if (decays) layer.decay_logits = numbers(kv_heads_);
             if (gated_decay_) layer.decay_weight = numbers(kv_heads_ * e);
             if (window_ > 0) layer.log_gamma = numbers(heads);
             if (learned)
@@ -267,14 +267,6 @@ private:
 
     NormWeights norm(std::int64_t width, bool centered) {
         return {numbers(width), coin() ? numbers(width) : nullptr, 1e-5f, centered};
-    }
-
-    // Between 0 and 1.
-    const float* factors(std::int64_t count) {
-        std::uniform_real_distribution<float> draw(0.0f, 1.0f);
-        weights_.emplace_back(static_cast<std::size_t>(count));
-        for (float& x : weights_.back()) x = draw(random_);
-        return weights_.back().data();
     }
 
     bool coin() { return between(random_, 0, 1) == 1; }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <clocale>
-#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
@@ -185,21 +184,11 @@ LayerSource ModelFile::layer(const std::string& name) {
         throw refused("decay_weight", "one in all layers or in none", "some layers with one");
     }
     if (layer.decay_weight != nullptr) {
-        layer.decay = floats(name + "decay_logits", {source.kv_heads});
-    } else if (const float* logits = optional(name + "decay_logits", {source.kv_heads})) {
-        made.emplace_back(static_cast<std::size_t>(source.kv_heads));
-        for (std::size_t head = 0; head < made.back().size(); ++head) {
-            made.back()[head] = static_cast<float>(1 / (1 + std::exp(-static_cast<double>(logits[head]))));
-        }
-        layer.decay = made.back().data();
+        layer.decay_logits = floats(name + "decay_logits", {source.kv_heads});
+    } else {
+        layer.decay_logits = optional(name + "decay_logits", {source.kv_heads});
     }
-    if (source.window > 0) {
-        const float* log_gamma = floats(name + "log_gamma", {source.heads});
-        made.emplace_back(log_gamma, log_gamma + source.heads);
-        const auto scale = static_cast<double>(learns_map_ ? 4 : source.head_dim);
-        for (float& x : made.back()) x -= static_cast<float>(std::log(scale));
-        layer.log_gamma = made.back().data();
-    }
+    if (source.window > 0) layer.log_gamma = floats(name + "log_gamma", {source.heads});
     if (learns_map_) {
         layer.query_map = floats(name + "query_map", {source.heads, source.head_dim, source.features / 2});
         layer.key_map = floats(name + "key_map", {source.kv_heads, source.head_dim, source.features / 2});
@@ -217,7 +206,6 @@ TokenSource ModelFile::tokens() {
     }
     tokens.start = optional("tokens.start", {embed});
     has_start = tokens.start != nullptr;
-    if (!has_start) tokens.start = made.emplace_back(static_cast<std::size_t>(embed)).data();
     tokens.max_length = integer("max_length", 0, kMost);
     tokens.positions = tokens.max_length > 0 ? floats("tokens.positions", {tokens.max_length, embed}) : nullptr;
     tokens.head = static_cast<Head>(one_of("head", {"none", "categorical", "mixture_of_logistics"}));

@@ -18,8 +18,7 @@ struct ModelFile {
     explicit ModelFile(const void* bytes, std::int64_t size);
 
     TensorFile content;
-    ModelSource source;                    // reads `content`
-    std::vector<std::vector<float>> made;  // what packing takes and the file does not hold as such
+    ModelSource source;  // reads `content`
     bool has_start = false;
 
 private:

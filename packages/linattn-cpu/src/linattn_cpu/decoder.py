@@ -15,7 +15,6 @@ Biases, norms, embeddings and positions are always float32.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -248,27 +247,21 @@ class _Packing:
             "gated": description.layers[0].gate is not None,
             "window": description.window_size,
             "frequencies": description.rotary_frequencies or (),
-            "layers": [self._layer(layer, description.head_dim) for layer in description.layers],
+            "layers": [self._layer(layer) for layer in description.layers],
             "norm": self._norm(description.norm),
             "tokens": None if tokens is None else self._token_coding(tokens),
         }
 
-    def _layer(self, layer: DecoderLayer, head_dim: int) -> _native.Fields:
-        decay, weight, log_gamma = layer.decay_logits, layer.decay_weight, layer.log_gamma
-        if decay is not None and weight is None:
-            decay = decay.double().sigmoid().float()
-        # The constant in the weight of linear attention beside a window.
-        scale = head_dim if layer.query_map is None else 4
+    def _layer(self, layer: DecoderLayer) -> _native.Fields:
         return {
             "qkv": self._affine(layer.qkv),
             "out": self._affine(layer.out),
             "expand": self._affine(layer.expand),
             "contract": self._affine(layer.contract),
             "gate": None if layer.gate is None else self._affine(layer.gate),
-            # In float64 as liblinattn, whose float32 might round otherwise.
-            "decay": self._optional(decay),
-            "decay_weight": self._optional(weight),
-            "log_gamma": self._optional(None if log_gamma is None else log_gamma - math.log(scale)),
+            "decay_logits": self._optional(layer.decay_logits),
+            "decay_weight": self._optional(layer.decay_weight),
+            "log_gamma": self._optional(layer.log_gamma),
             "query_map": self._optional(layer.query_map),
             "key_map": self._optional(layer.key_map),
             "norm1": self._norm(layer.norm1),
@@ -277,13 +270,10 @@ class _Packing:
 
     def _token_coding(self, tokens: TokenCoding) -> _native.Fields:
         sampler = tokens.sampler or Sampler("categorical", choices=0)
-        start = tokens.start
-        if start is None:
-            start = torch.zeros(tokens.embeddings[0].shape[1])
         return {
             "embeddings": [self._contiguous(table) for table in tokens.embeddings],
             "positions": self._optional(tokens.positions),
-            "start": self._contiguous(start),
+            "start": self._optional(tokens.start),
             "output": self._affine(tokens.output),
             "levels": tokens.embeddings[0].shape[0],
             "max_length": 0 if tokens.positions is None else len(tokens.positions),
