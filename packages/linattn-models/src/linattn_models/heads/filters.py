@@ -120,12 +120,13 @@ def keep_likely(
         ordered = logits.topk(vocabulary).values
     smallest = ordered.gather(-1, k.clamp(max=ordered.shape[-1]) - 1)
     logits = logits.masked_fill((logits < smallest) & (k < vocabulary), -torch.inf)
-    probabilities = _probabilities(ordered, logits, degrees)
-    before = probabilities.cumsum(-1) - probabilities
-    last = ordered.masked_fill(before >= p, torch.inf).amin(-1, keepdim=True)
-    last = last.masked_fill(p == 0, -torch.inf)
-    likely = ordered[:, :1] + degrees * share.to(logits.dtype).log()
-    return logits.masked_fill(logits < last.maximum(likely), -torch.inf)
+    least = ordered[:, :1] + degrees * share.to(logits.dtype).log()
+    if sorts or bool((p > 0).any()):
+        probabilities = _probabilities(ordered, logits, degrees)
+        before = probabilities.cumsum(-1) - probabilities
+        last = ordered.masked_fill(before >= p, torch.inf).amin(-1, keepdim=True)
+        least = torch.where(p > 0, least.maximum(last), least)
+    return logits.masked_fill(logits < least, -torch.inf)
 
 
 def _decide(ordered: Tensor, logits: Tensor, degrees: Tensor, k: Tensor, p: Tensor) -> bool:
