@@ -147,6 +147,16 @@ def test_frames_may_come_in_the_same_memory(subsampling: int) -> None:
     torch.testing.assert_close(torch.cat(outputs, 1), whole, rtol=0, atol=1e-5)
 
 
+def test_streams_are_selected_and_joined_as_states_of_decoding_are() -> None:
+    state = initial_stream_state(tiny(), 2)
+    assert state.index_select([1, 1, 0]).batch == 3
+    for indices, error in (([2], ValueError), ([0.5], TypeError)):
+        with pytest.raises(error, match="indices"):
+            state.index_select(indices)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="states"):
+        StreamState.cat([state, 1])  # type: ignore[list-item]
+
+
 def test_softmax_reads_its_block_and_the_keys_before() -> None:
     past, block, length = 3, 2, 7
     mixer = SoftmaxMixer(Softmax(past_size=past), 2, 4, True, causal_block=block)

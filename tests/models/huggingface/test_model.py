@@ -270,6 +270,15 @@ def test_a_new_model_has_the_weights_that_ours_are_drawn_with() -> None:
     assert all(torch.equal(wanted[name], x) for name, x in new.model.state_dict().items())
 
 
+@pytest.mark.parametrize("implementation", tiny.OTHER_CACHES)
+def test_other_caches_hold_the_state_too(implementation: str) -> None:
+    settings = {"max_new_tokens": 6, "do_sample": False}
+
+    out = wrapped().generate(**LEFT, cache_implementation=implementation, **settings)
+
+    assert torch.equal(out, wrapped().generate(**LEFT, **settings))
+
+
 def test_lsh_runs_all_tokens_again() -> None:
     model = wrapped("lsh-1")
     prompt = torch.tensor([[1, 2, 3]])
