@@ -63,8 +63,10 @@ def anywhere(evidence: list[Evidence]) -> str:
     """Tokens a second of each model by each way, and what a process of the first model takes."""
     records = read_theme("anywhere", "cpu")
     cases = latest_results(records)
+    if not cases:
+        return "Not measured yet."
     rows = []
-    for method in next(iter(cases.values())).methods if cases else ():
+    for method in next(iter(cases.values())).methods:
         each = [case.method(method.name) for case in cases.values()]
         rates = [one.status if one.seconds is None else f"{1 / one.seconds:,.0f}" for one in each]
         extras = [figure(method.figures.get(name)) for name in PROCESS]
