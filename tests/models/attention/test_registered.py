@@ -146,10 +146,12 @@ def test_states_are_files_and_rows(tmp_path: Path) -> None:
     assert state.to(torch.bfloat16).layers[0][0].dtype == torch.float32
 
 
-def test_a_batch_draws_what_generate_draws() -> None:
+@pytest.mark.parametrize("rows", [1, 2, 4])
+def test_a_batch_draws_what_generate_draws(rows: int) -> None:
+    """Though its steps return new states, and sequences join and leave."""
     model = tiny_model(delta())
-    batch = ContinuousBatch(model, max_num_seqs=4, max_num_batched_tokens=64)
-    prompts = [[], [3], [1, 2, 3, 4]]
+    batch = ContinuousBatch(model, max_num_seqs=rows, max_num_batched_tokens=64)
+    prompts = [[], [3], [1, 2, 3, 4], [2, 2]]
     answers = run_batch(batch, *(Request(prompt, 9, SamplingParams(seed=5)) for prompt in prompts))
     for number, prompt in enumerate(prompts, 1):
         expected = model.generate(prefix=[prompt] if prompt else None, length=9, seeds=5)

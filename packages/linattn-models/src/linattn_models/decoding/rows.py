@@ -290,6 +290,7 @@ class Places:
         rows.state = replace(rows.state, cursor=cursor)
         parameters, tokens = rows.advance(most)
         self._positions += len(tokens) * self._moves
+        self._keep(rows.state)
         return parameters, tokens
 
     def state_of(self, place: int) -> DecodingState:
@@ -324,6 +325,19 @@ class Places:
         own, new = self._tensors(), (x for layer in state.layers for x in layer)
         for x, y in zip(own, new, strict=True):
             x[places] = y
+
+    def _keep(self, state: DecodingState) -> None:
+        """Copies into the memory what an attention returned that does not step in place."""
+        after = (x for layer in state.layers for x in layer)
+        copies = [
+            (x, y)
+            for x, y in zip(self._tensors(), after, strict=True)
+            if x.data_ptr() != y.data_ptr()
+        ]
+        for x, y in copies:
+            x[: len(y)] = y
+        if copies:
+            self._show(len(self.owners))
 
     def _tensors(self) -> Iterator[Tensor]:
         return (x for layer in self._memory for x in layer)
