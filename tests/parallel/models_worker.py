@@ -152,7 +152,7 @@ def check_refusals(rank: int, ranks: int, mesh: DeviceMesh) -> None:
         ("linear attention", build({"attention": Linear(window_size=3)}, {})),
         ("linear attention", build({"attention": Softmax()}, {}) if rank else linear),
         ("linear attention", torch.nn.Linear(2, 2)),
-        ("layers", CTCTransformer(CTCTransformerConfig(3, layers))),
+        ("whole utterances", CTCTransformer(CTCTransformerConfig(3, layers))),
         ("same on every rank", build({"attention": Linear()}, {"head": 7 + rank})),
     ]
     for named, model in wrong:

@@ -1,4 +1,4 @@
-"""The extra that is missing, and a transformers that is too old."""
+"""A transformers that is missing, or that is too old."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import linattn_models.huggingface
 from linattn_models.huggingface.version import check_version
 
 
-def test_a_missing_transformers_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_transformers_has_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ImportError, match=r"\[transformers\]"):
+    with pytest.raises(ImportError, match="pip install transformers`"):
         importlib.reload(linattn_models.huggingface)
 
 
