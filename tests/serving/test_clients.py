@@ -101,6 +101,13 @@ def test_openai(url: str) -> None:
     assert [len(each.top_logprobs) for each in content] == [2] * 5
     answer = client.completions.create(**SAY, logprobs=2).choices[0]
     assert "".join(answer.logprobs.tokens) == answer.text
+    assert client.models.retrieve("tiny") == client.models.list().data[0]
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.completions.create(**SAY, frequency_penalty=1.0)
+    assert refused.value.param == "frequency_penalty"
+    with pytest.raises(openai.NotFoundError) as refused:
+        client.completions.create(**{**SAY, "model": "another"})
+    assert refused.value.code == "model_not_found"
     with pytest.raises(openai.AuthenticationError):
         openai.OpenAI(api_key="another", **fields).models.list()
 

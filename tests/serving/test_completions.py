@@ -6,12 +6,15 @@ import asyncio
 import base64
 import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
 import pytest
 from pydantic import ValidationError
 
+from linattn_models import Output
 from linattn_models.serving import create_app
 from linattn_models.serving.fields import CompletionFields
 from tests.serving.clients import Server, complete, make_batch, make_model
@@ -333,6 +336,20 @@ def test_a_wrong_application_is_refused(arguments: dict[str, Any], name: str) ->
         create_app(make_model())  # type: ignore[arg-type]
 
 
+def test_event_loops_of_several_threads_share_a_server(serve: Serve) -> None:
+    """One thread owns the batch, whichever loop asks first."""
+    server = serve()
+
+    def ask(seed: int) -> list[int]:
+        (choice,) = server.complete(prompt="abc", max_tokens=20, seed=seed)["choices"]
+        tokens: list[int] = choice["tokens"]
+        return tokens
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(ask, range(24)))
+    assert answers == [expected_tokens(20, seeds=seed)[0] for seed in range(24)]
+
+
 def test_a_request_that_comes_while_the_server_stops_is_refused(serve: Serve) -> None:
     """It would never be answered, if nothing read it after the thread's last look."""
 
@@ -400,3 +417,25 @@ def test_a_server_that_stops_ends_its_answers(serve: Serve) -> None:
             return (await first).status_code, second.status_code
 
     assert asyncio.run(main()) == (503, 503)
+
+
+@pytest.mark.parametrize(("seconds", "steps"), [(2**-12, 16), (2**-6, 3), (2**-2, 1)])
+def test_few_steps_are_made_at_once_where_they_take_long(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, seconds: float, steps: int
+) -> None:
+    """At most 50 ms, so that the events of a stream come evenly. The clock is a number."""
+    batch, clock, counts = make_batch(), [0.0], []
+    batch.steps_per_call = 16
+    engine = serve(batch).app.state.engine
+
+    def step() -> list[Output]:
+        counts.append(batch.steps_per_call)
+        clock[0] += seconds * batch.steps_per_call
+        return [Output(1, 0, [0] * batch.steps_per_call)]
+
+    monkeypatch.setattr(batch, "step", step)
+    time = SimpleNamespace(perf_counter=lambda: clock[0])
+    monkeypatch.setattr("linattn_models.serving.engine.time", time)
+    for _ in range(3):
+        engine._step()
+    assert counts == [1, steps, steps]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import errno
 import secrets
 import threading
@@ -227,8 +228,10 @@ def test_a_hostile_state_is_refused(serve: Serve, tmp_path: Path, kind: str) -> 
 
     async def main() -> None:
         async with serve(make_batch(), states=store).client() as client:
-            answer = await client.post("/v1/completions", json={"state": name})
-            assert answer.status_code == 400 and answer.json()["error"]["param"] == "state"
+            inline = base64.b64encode(content).decode()  # of other weights
+            for field, value in {"state": name, "state_bytes": inline}.items():
+                answer = await client.post("/v1/completions", json={field: value})
+                assert answer.status_code == 400 and answer.json()["error"]["param"] == field
             assert (await complete(client, prompt="abc", **FIELDS))["choices"]
 
     asyncio.run(main())
