@@ -59,6 +59,27 @@ def test_an_ended_run_is_extended_as_if_it_had_never_ended(out: Path, unbroken: 
     assert same_weights(out, unbroken)
 
 
+def test_a_run_that_is_being_extended_has_not_ended(out: Path) -> None:
+    toy_run(out, steps=2)
+    with pytest.raises(Crash):
+        toy_run(out, steps=6, data=CrashingData(1), resume=True)
+    assert not RunFolder(out).summary_file.exists()
+
+
+def test_weights_that_are_tied_stay_tied(out: Path) -> None:
+    def tied() -> torch.nn.Module:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(*(torch.nn.Linear(4, size) for size in (4, 4, 1)))
+        model[1].weight = model[0].weight
+        return model
+
+    first, second = tied(), tied()
+    toy_run(out, steps=4, model=first, evaluate=None)
+    toy_run(out, steps=4, model=second, resume=True, evaluate=None)
+    assert second[0].weight is second[1].weight
+    assert torch.equal(first[0].weight, second[0].weight)
+
+
 def test_resuming_a_complete_run_makes_no_step(out: Path) -> None:
     summary = toy_run(out, steps=3)
     before = (out / "metrics.jsonl").read_bytes()

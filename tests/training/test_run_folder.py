@@ -75,6 +75,15 @@ def test_a_broken_line_is_named(out: Path, line: str) -> None:
     with pytest.raises(ValueError, match=r"metrics\.jsonl, line 3") as refusal:
         RunFolder(out).metrics()
     assert "\n" not in str(refusal.value)
+    (out / "metrics.jsonl").write_text(TEXT + line)  # that is still being written
+    assert RunFolder(out).metrics() == LINES
+
+
+def test_json_without_a_meaning_is_not_written(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"a": (1, 2.5)})
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(tmp_path / "a.json", float("nan"))
+    assert json.loads((tmp_path / "a.json").read_text()) == {"a": [1, 2.5]}
 
 
 @pytest.mark.parametrize("name", ["config", "summary"])
