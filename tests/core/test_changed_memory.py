@@ -62,13 +62,14 @@ def test_a_call_refuses_memory_that_was_freed(name: str, left: int) -> None:
 
 
 def test_numbers_that_native_code_reads_are_copies() -> None:
-    """A thread that changes them after the check changes nothing."""
+    """A thread that changes them after the check changes nothing; they have any strides."""
     x = torch.rand(1, 2, 64, 8)
     for name, numbers in (("key_lengths", [20]), ("cu_seqlens", [0, 20, 64])):
-        theirs = torch.tensor(numbers)
+        theirs = torch.tensor(numbers, dtype=torch.int32).repeat_interleave(2)[::2]
         call = AttentionCall(x, x, x, True)._replace(**{name: theirs})
         ours = getattr(prepare_attention(call, "elu", "auto", enable_gqa=False), name)
-        assert ours.data_ptr() != theirs.data_ptr() and torch.equal(ours, theirs)
+        assert ours.data_ptr() != theirs.data_ptr() and ours.tolist() == numbers
+        assert ours.is_contiguous() and ours.dtype == torch.int64
     slots = torch.tensor([0])
     state = LinearAttentionState.zeros(1, 2, 8, 8)
     step = StepCall(*3 * (x[:, :, 0],), state, state_indices=slots)

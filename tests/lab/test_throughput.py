@@ -32,6 +32,10 @@ def test_some_positions_stand_for_all(attention: str, method: str) -> None:
     assert (first, middle, last) == (0, 4, 8)
     trapezoids = 4 * (a + b) / 2 + 4 * (b + c) / 2 + (a + c) / 2
     assert math.isclose(2 * measured.seconds_per_sample, trapezoids)
+    heads, dim, layers, bytes_each = 2, 4, 2, 8
+    numbers = {"linear": dim * dim + dim, "softmax": 2 * MAX_LENGTH * dim}[attention]
+    stateful = layers * heads * numbers * bytes_each
+    assert measured.state_bytes_per_sample == (stateful if method == "stateful" else 0)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,19 @@ def test_a_causal_model_from_a_short_example(example: int) -> None:
         assert_same(session, module, {"tokens": torch.randint(7, (3, length))})
 
 
+class Prefill(Tokens):
+    """The model reads a prompt, and leaves a state."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.model.prefill(tokens)[0]
+
+
+def test_a_state_with_a_window_is_refused() -> None:
+    module = Prefill(TransformerConfig(1, 2, 8, 16, attention=Linear(window_size=5)))
+    with pytest.raises(Exception, match="whole sequences"):
+        Session(module, {"tokens": torch.zeros(2, 9).long()}, tokens={0: ANY, 1: ANY})
+
+
 class Vectors(nn.Module):
     """A model that is not causal, by the names of its arguments."""
 

@@ -219,6 +219,7 @@ def test_other_weights_than_those_that_were_saved_are_refused(tmp_path: Path) ->
         (lambda c: c["transformer"].update(feature_map_options={"x": 1}), "describes no model"),
         (lambda c: c.update(max_length="9"), "max_length"),
         (lambda c: c.update(transformer=[]), "a mapping"),
+        (lambda c: c["head"].update(kind="cat"), "head"),
         (lambda c: c.update(format_version=1), "format_version"),
         (drop("format_version"), "format_version"),
         (lambda c: c.update(model="LSTM"), "LSTM"),

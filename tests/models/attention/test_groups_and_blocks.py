@@ -86,6 +86,16 @@ def test_a_block_sees_itself_and_all_before(attention: str, block: int, lengths:
     torch.testing.assert_close(actual, wanted)
 
 
+@torch.no_grad()
+def test_blocks_in_autocast_stay_near(attention: str) -> None:
+    model = tiny_transformer(attention, causal_block=3).float()
+    x = vectors(2, 8).float()
+    with torch.autocast("cpu", torch.bfloat16):
+        outputs, (prefilled, _) = model(x), model.prefill(x, max_length=8)
+    for actual in (outputs, prefilled):
+        assert (actual.float() - model(x)).abs().max() < 0.1
+
+
 def test_blocks_go_on_from_a_state(attention: str) -> None:
     model = tiny_transformer(attention, causal_block=3)
     x = vectors(2, 11)
@@ -143,7 +153,13 @@ def test_a_block_decays_by_the_product_of_its_positions(
     torch.testing.assert_close(mixer(padded.nan_to_num(3.0), None, mask)[:, :count], wanted)
 
 
-@pytest.mark.parametrize("attention", [Linear(), Softmax(past_size=2)])
-def test_a_batch_of_no_rows_has_blocks_of_no_rows(attention: Linear | Softmax) -> None:
-    model = Transformer(TransformerConfig(1, 2, 4, 8, attention=attention, causal_block=2))
-    assert model(torch.zeros(0, 5, 8)).shape == (0, 5, 8)
+@pytest.mark.parametrize(
+    ("attention", "block"), [(Linear(), 2), (Softmax(past_size=2), 2), (Linear(window_size=3), 1)]
+)
+def test_a_batch_of_no_rows_has_outputs_of_no_rows(attention: Linear | Softmax, block: int) -> None:
+    model = Transformer(TransformerConfig(1, 2, 4, 8, attention=attention, causal_block=block))
+    x = torch.zeros(0, 5, 8)
+    assert model(x).shape == x.shape
+    if block == 1:
+        outputs, state = model.prefill(x)
+        assert outputs.shape == x.shape and model.step(x[:, 0], state)[0].shape == (0, 8)

@@ -42,6 +42,18 @@ def test_a_wide_beam_is_the_sum_over_alignments(
     assert list(scores.values()) == sorted(scores.values(), reverse=True)
 
 
+@given(st.integers(1, 5), st.integers(0, 10**6))
+def test_within_the_beam_prefixes_are_summed_whole(length: int, seed: int) -> None:
+    """Not only what is rescored at the end: the sums that decide which prefixes stay."""
+    frames = frames_of(length, 3, seed)
+    search = BeamSearch(3, beam=500)
+    search.feed(frames)
+    totals = np.logaddexp(search._ending_blank, search._ending_phone)
+    sums = {tuple(search.prefixes.phones(n)): x for n, x in zip(search._nodes, totals, strict=True)}
+    expected = {labels: total(paths) for labels, paths in every_path(frames).items()}
+    assert sums == pytest.approx(expected, abs=1e-9)
+
+
 @given(st.integers(1, 40), st.integers(2, 6), st.integers(1, 3), st.integers(0, 10**6))
 def test_never_worse_than_the_greedy_path(length: int, classes: int, beam: int, seed: int) -> None:
     frames = frames_of(length, classes, seed, sharpness=1.0)

@@ -14,12 +14,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from linattn_models import (
-    AutoregressiveTransformer,
-    DecodingState,
-    Linear,
-    Transformer,
-)
+from linattn_models import DecodingState, Linear, MixtureOfLogistics
 from linattn_models.attention import Attention
 from tests.models.tiny import STEPPING, ints, random_tokens, tiny_model, tiny_transformer, vectors
 
@@ -90,10 +85,11 @@ def test_a_state_refuses_what_cannot_be_right(
         call(state.detach())
 
 
-@pytest.mark.parametrize("kind", [Transformer, AutoregressiveTransformer])
-def test_a_saved_state_goes_on_the_same(attention: str, kind: type, tmp_path: Path) -> None:
-    is_vectors = kind is Transformer
-    model: Any = tiny_transformer(attention) if is_vectors else tiny_model(attention)
+@pytest.mark.parametrize("head", [None, 7, MixtureOfLogistics(1, levels=99)], ids=str)
+def test_a_saved_state_goes_on_the_same(attention: str, head: Any, tmp_path: Path) -> None:
+    """Also of intensities, which are larger than the number of parameters."""
+    is_vectors = head is None
+    model: Any = tiny_transformer(attention) if is_vectors else tiny_model(attention, head)
     inputs = vectors(3, 5) if is_vectors else random_tokens(model, 3, 5)
     with torch.no_grad():
         _, state = model.prefill(inputs, torch.tensor([5, 0, 2]), max_length=9)

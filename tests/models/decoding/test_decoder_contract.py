@@ -249,6 +249,18 @@ def test_a_step_updates_the_state_it_is_given(kind: Kind) -> None:
     assert torch.equal(first, first_before)  # the next step does not write into these outputs
 
 
+@torch.no_grad()
+def test_sequences_side_by_side_do_not_touch_one_another(kind: Kind) -> None:
+    model = model_of().to(kind.device)
+    decoder = kind.decoder(model)
+    sequences = [kind.tokens(model, batch, MAX_LENGTH) for batch in (2, 2, 5, 2)]
+    states = [decoder.prefill(tokens[:, :1])[1] for tokens in sequences]
+    for position in range(1, MAX_LENGTH - 1):
+        for i, tokens in enumerate(sequences):
+            parameters, states[i] = decoder.step(tokens[:, position], states[i])
+            close(parameters, model(tokens)[:, position + 1])
+
+
 def test_weights_changed_later_do_not_reach_the_decoder(compiled: Kind) -> None:
     model = model_of().to(compiled.device)
     decoder = compiled.decoder(model)

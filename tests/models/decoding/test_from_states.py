@@ -102,30 +102,34 @@ def test_a_decoder_reads_ragged_tokens_behind_a_state(compiled: Kind) -> None:
     stop=st.integers(0, 6),
     rows=st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3)), min_size=1, max_size=5),
     samples=st.integers(1, 2),
+    count=st.integers(1, 3),
 )
-@example(attention="linear", stop=6, rows=[(2, 0), (2, 1)], samples=1)
+@example(attention="linear", stop=6, rows=[(2, 0), (2, 1)], samples=1, count=1)
 def test_stopped_rows_leave_the_state_of_their_own_tokens(
-    attention: str, stop: int, rows: list[tuple[int, int]], samples: int
+    attention: str, stop: int, rows: list[tuple[int, int]], samples: int, count: int
 ) -> None:
-    """Rows of any prefix and number of new tokens, of which some may have none."""
+    """Rows of any prefix and number of new tokens, of which some may have none; also a stream."""
     assume(any(new for _, new in rows))
     model = tiny_model(attention)
     lengths = [known for known, _ in rows]
     prompts = [random_tokens(model, 1, length)[0].tolist() for length in lengths]
-    tokens, state = model.generate(
-        prefix=prompts,
-        length=[known + new for known, new in rows],
-        stop_tokens=stop,
-        num_samples=samples,
-        return_state=True,
-        generator=seeded(),
-    )
+    fields: dict[str, Any] = {
+        "prefix": prompts, "length": [known + new for known, new in rows], "stop_tokens": stop,
+        "num_samples": samples, "return_state": True,
+    }  # fmt: skip
+    tokens, state = model.generate(**fields, generator=seeded())
     assert state.batch == len(tokens) == len(lengths) * samples
     for row, known in enumerate(tokens):
         own = known[known >= 0]
         expected, _ = model.prefill(own[None])
         torch.testing.assert_close(state.parameters[row], expected[0])
         assert int(state.cursor.rows(len(tokens))[row]) == len(own) + 1
+    stream = model.stream(**fields, generator=seeded())
+    drawn = torch.stack(list(islice(stream, count)), 1)
+    for row, state in enumerate(stream.state.split(1)):
+        own = torch.cat([tokens[row, : lengths[row // samples]], drawn[row][drawn[row] >= 0]])
+        torch.testing.assert_close(state.parameters, model.prefill(own[None])[0])
+        assert state.position == len(own) + 1
 
 
 @pytest.mark.parametrize(

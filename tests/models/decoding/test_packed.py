@@ -69,8 +69,16 @@ def another_eps(model: AutoregressiveTransformer) -> None:
     model.transformer.norm.eps = 10.0
 
 
+class Other(Categorical):
+    """Equal to a `Categorical`, but of another class."""
+
+
+def another_head(model: AutoregressiveTransformer) -> None:
+    model.head = Other(7)
+
+
 # What counts as a change of weights is in tests/models/weights/test_weights_record.py.
-@pytest.mark.parametrize("change", [optimized, scaled_by_numpy, another_eps])
+@pytest.mark.parametrize("change", [optimized, scaled_by_numpy, another_eps, another_head])
 def test_each_change_packs_again(
     packings: list[int], change: Callable[[AutoregressiveTransformer], None]
 ) -> None:

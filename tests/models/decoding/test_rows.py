@@ -14,7 +14,7 @@ from linattn_models import Categorical, Head, MixtureOfLogistics
 from linattn_models.decoding.philox import Streams, philox
 from linattn_models.heads.filters import Filters
 from tests.models.decoding.decoders import Kind, long_model
-from tests.models.tiny import random_tokens, seeded, tiny_model
+from tests.models.tiny import heads, random_tokens, seeded, tiny_model
 
 # Each request: a prompt, and settings of its own.
 REQUESTS: list[dict[str, Any]] = [
@@ -90,6 +90,16 @@ def test_requests_get_the_same_tokens_alone_and_together(kind: Kind) -> None:
     for row, request in enumerate(REQUESTS):
         drawn = [int(step[row]) for step in streamed if step[row] >= 0]
         assert drawn == alone(decoder, request)[len(request["prefix"]) :]
+
+
+@heads
+def test_requests_continue_from_a_state(kind: Kind, head: Head) -> None:
+    decoder = kind.decoder(long_model(head).to(kind.device))
+    fields: dict[str, Any] = {"seeds": [3, 4], "temperature": [0.9, 1.2]}
+    whole = decoder.generate(2, length=12, **fields)
+    part, state = decoder.generate(2, length=5, return_state=True, **fields)
+    rest = decoder.generate(state=state, length=7, **fields)
+    assert torch.equal(torch.cat([part, rest], 1), whole)
 
 
 @pytest.mark.parametrize("method", ["stateful", "rerun"])

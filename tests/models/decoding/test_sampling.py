@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from linattn_models import Head
-from tests.models.decoding.decoders import KINDS, Kind, long_model
+from linattn_models.decoding import sampling
+from tests.models.decoding.decoders import KINDS, Kind, long_model, needs_cpu_backend
 from tests.models.tiny import heads, random_tokens, seeded, tiny_model
 
 
@@ -47,6 +48,20 @@ def test_nan_is_refused_with_its_step(kind: Any) -> None:
         model.generate(prefix=prefix, **fields)
 
 
+class OnGpu(torch.Tensor):
+    """Parameters whose reading would wait for a device."""
+
+    is_cpu = False  # type: ignore[assignment]
+
+
+def test_a_stream_without_an_end_is_checked_from_time_to_time() -> None:
+    check, numbers = sampling.NanCheck(), torch.ones(1, 1, 1).as_subclass(OnGpu)
+    for _ in range(sampling._MOST_UNREAD - 1):
+        check.add(numbers)
+    with pytest.raises(ValueError, match=f"at step {sampling._MOST_UNREAD - 1}: "):
+        check.add(numbers * torch.nan)
+
+
 def test_infinite_logits_are_not_nan() -> None:
     model = tiny_model()
     with torch.no_grad():
@@ -60,3 +75,17 @@ def test_tokens_drawn_from_nan_stay_in_range(head: Head) -> None:
     """On a GPU they index tables before the NaN is noticed."""
     tokens = head.sample(torch.full((4, head.num_parameters), torch.nan))
     assert tokens.min() >= 0 and tokens.max() < head.levels
+
+
+@needs_cpu_backend
+@heads
+@torch.no_grad()
+def test_what_a_compiled_step_draws_from_nan_is_a_token(head: Head) -> None:
+    """It is the next input, before the caller refuses the NaN."""
+    model = long_model(head)
+    model.output.bias[3 if head.kind == "categorical" else slice(None)] = torch.nan
+    decoder, token = Kind("native").decoder(model), random_tokens(model, 2, 1)
+    for temperature in (0.0, 1.0):
+        _, state = decoder.prefill(token)
+        _, drawn, _ = decoder.step_and_sample(token[:, 0], state, temperature=temperature)
+        assert drawn.min() >= 0 and drawn.max() < head.levels

@@ -284,6 +284,17 @@ def test_a_saved_state_has_what_the_text_after_it_needs(
     )
 
 
+def test_a_stream_ends_with_the_character_that_is_not_whole() -> None:
+    """It is replaced, or left to what continues the state."""
+    model = speaking(byte_level)
+    first, second = spell(model.tokenizer, "é")
+    with torch.no_grad():
+        model.output.bias[first] = 1e9  # the only token that is drawn
+    fields: dict[str, Any] = {"prefix": [[second]], "max_new_tokens": 1, "text": True}
+    for keeps_state, text in ((False, "\ufffd"), (True, "")):
+        assert "".join(model.stream(return_state=keeps_state, **fields)) == text
+
+
 def speaking(make: Callable[[], Any]) -> AutoregressiveTransformer:
     """A model without an end whose tokens are those of the tokenizer."""
     tokenizer = make()

@@ -121,6 +121,13 @@ def test_prompts_side_by_side_and_beams_are_those_of_the_model(attention: str) -
     assert torch.equal(got.tokens[0, 0], beams[0])
 
 
+def test_as_many_tokens_as_positions_are_read() -> None:
+    model = original("gpt2", "softmax")
+    ours = from_transformers(model)
+    tokens = tiny.tokens(1, ours.longest)
+    close(ours.prefill(tokens)[0], model(tokens).logits[:, -1])
+
+
 @pytest.mark.parametrize("decay", [None, [0.5, 1.0]])
 def test_a_registered_model_keeps_its_map_and_decay(decay: Any) -> None:
     register("linattn-translated", feature_map="relu", decay=decay, eps=0.01)
