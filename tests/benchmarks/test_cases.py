@@ -21,6 +21,7 @@ def test_cases_are_selected_by_device_and_part_of_their_name() -> None:
 
 
 def test_every_case_has_the_methods_of_its_ratios_and_peers_say_why_not() -> None:
+    assert len({(case.device, case.name) for case in CASES}) == len(CASES)
     for case in CASES:
         makes = case.setup(Settings(quick=True, threads=1))
         assert {name for pair in case.ratios for name in pair} <= set(makes), case.name

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from linattn_models.training import RunFolder
 from replication import paper
 from replication.experiments import EXPERIMENTS, Experiment
 from replication.paper import Flags, left_out, main, select
@@ -66,6 +67,15 @@ def test_a_failure_is_recorded_and_the_others_go_on(
     assert "it is broken" in known["failing"].measurement.error
     assert known["equations"].figures == {"positive": 2.0}
     assert capsys.readouterr().err.count("it is broken") == 2
+
+
+def test_a_figure_that_is_not_finite_fails(flags: Flags, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replication.run.read_run", lambda folder: {"positive": float("nan")})
+
+    with pytest.raises(SystemExit):
+        main(flags)
+
+    assert "positive" in read_by_name(flags.out / "smoke")["equations"].measurement.error
 
 
 def test_the_longest_runs_where_its_name_is_given(
@@ -135,6 +145,14 @@ def test_what_this_machine_lacks_is_named(
     captured = capsys.readouterr()
     assert "no-such-data" in captured.err and "download it" in captured.err
     assert "not tested" in captured.out
+
+
+def test_two_commands_do_not_run_in_one_folder(flags: Flags) -> None:
+    folder = flags.out / "smoke"
+    folder.mkdir(parents=True)
+
+    with RunFolder(folder).lock(), pytest.raises(ValueError, match="smoke"):
+        main(flags)
 
 
 def test_words_select_claims_and_what_measures_them() -> None:

@@ -43,6 +43,12 @@ def test_memory_of_the_cpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "on cpu" in str(TritonBackend().refuses(call_of(X)))
 
 
+def test_a_missing_triton_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "triton.language", None)
+    monkeypatch.setitem(sys.modules, "triton", None)
+    assert "triton cannot be imported" in str(TritonBackend().unusable())
+
+
 @pytest.mark.parametrize(
     ("version", "refused"), [("3.5.1", True), ("3.6.0", False), ("4.0", False)]
 )

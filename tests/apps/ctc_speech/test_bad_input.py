@@ -105,6 +105,17 @@ def test_a_bad_recording_is_named_and_the_others_are_printed(
     assert str(recordings[1]) in sentence and count == "1 of 3 recordings left out"
 
 
+def test_an_odd_name_is_printed_on_one_line_and_drawn(
+    recordings: list[Path], smoke_run: Path, tmp_path: Path, script: Script
+) -> None:
+    recording = recordings[0].rename(tmp_path / "$z^$\n.wav")
+    done = script("transcribe", "--run", smoke_run, "--pictures", tmp_path / "pictures", recording)
+    assert done.code == 0, done.stderr
+    assert done.stdout.splitlines()[0] == repr(str(recording))
+    (picture,) = (tmp_path / "pictures").iterdir()
+    assert picture.stem == recording.stem
+
+
 def test_pictures_that_cannot_be_written_are_refused_before_the_work(
     recordings: list[Path], smoke_run: Path, tmp_path: Path, script: Script
 ) -> None:

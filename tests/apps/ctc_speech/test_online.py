@@ -21,10 +21,12 @@ from speech.audio import Samples, resample
 from speech.decoding import Search
 from speech.features import Frames, filterbank
 from speech.frame_stream import FrameStream
+from speech.lexicon import parse_lexicon
 from speech.models import TrainedRun, build_model
 from speech.online import EndpointRules, OnlineRecognizer, OnlineStream
 from speech.presets import smoke
 from speech.running import RunningNorm
+from speech.words import WordFinder
 from stream import listen
 from tests.apps.app_scripts import Script
 from tests.apps.ctc_speech.conftest import PRIOR, smoke_flags, tone
@@ -72,6 +74,28 @@ def test_streams_say_what_the_whole_recordings_say(streaming_run: TrainedRun) ->
         assert result.is_final and 0 < result.confidence <= 1
         assert all(0 <= a < b <= len(samples) / 16_000 + 0.04 for a, b in result.times)
     assert sum(len(recognizer.result(stream).tokens) for stream in streams) > 10
+
+
+def test_words_are_those_of_all_phones_at_once(streaming_run: TrainedRun) -> None:
+    """A stream that is named twice has one chunk decoded."""
+    inventory = streaming_run.units.inventory
+    lexicon = parse_lexicon(["one A B", "two C D E", "three B", "four E A"], "x")
+    recognizer = OnlineRecognizer(streaming_run, Search(), 4, NEVER, lexicon)
+    stream, samples = recognizer.create_stream(), babble(3.0)
+    assert recognizer.result(stream).words == ()
+    feed(stream, samples, [])
+    decode_all(recognizer, [stream, stream])
+    assert stream.num_frames == -(-len(filterbank(samples)) // 4)
+    result, finder = recognizer.result(stream), WordFinder(lexicon, inventory)
+    parse = finder.start()
+    for token in result.tokens:
+        parse = finder.advance(parse, inventory.index(token) + 1)
+    found = finder.words(parse)
+    assert result.words == tuple(x.word for x in found) and len(found) > 2
+    for word, (start, end) in zip(found, result.word_times, strict=True):
+        assert start == result.times[word.first][0] and end == result.times[word.last][1]
+    recognizer.reset(stream)
+    assert recognizer.result(stream).words == ()
 
 
 def take_frames(stream: FrameStream, rate: int, samples: Samples) -> Frames:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,15 @@ def test_generate_reads_the_folder_as_the_training_did(
     assert done.code == 0, done.stderr
     canvas = (imread(tmp_path / "completions.png")[..., :3] * 255).round()
     assert (canvas == HIDDEN).all(axis=-1).sum() == 2 * 56 * 28  # of two pictures the lower halves
+
+
+@pytest.mark.parametrize("odd", [None, {"sizes": 8}])
+def test_an_odd_record_of_the_folder_is_named(own_run: Path, tmp_path: Path, odd: Any) -> None:
+    shutil.copytree(own_run, tmp_path / "odd")
+    path = tmp_path / "odd" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "folder": odd}))
+    with pytest.raises((TypeError, ValueError), match=r"folder in .*config\.json"):
+        load_run(tmp_path / "odd")
 
 
 def test_the_page_shows_them(own_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

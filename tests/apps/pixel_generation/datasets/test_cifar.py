@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import tracemalloc
 import zipfile
 from collections.abc import Callable
@@ -63,6 +64,9 @@ def test_a_batch_that_is_damaged_is_refused(tmp_path: Path) -> None:
         cifar.read_batch(path, SOURCE)
     path.write_bytes(content[1:] + b"\0")  # all shifted by one byte
     with pytest.raises(ValueError, match="labels"):
+        cifar.read_batch(path, SOURCE)
+    os.truncate(path, 2**40)  # takes no space on disk, and would take all memory
+    with pytest.raises(ValueError, match="got 1,099,511,627,776"):
         cifar.read_batch(path, SOURCE)
 
 
