@@ -15,8 +15,8 @@ import fsspec
 import pytest
 import torch
 
-from linattn_models.serving import SharedStates, StateStore
-from linattn_models.serving.states import RecentStates
+from linattn_models.serving import SharedStates, StateStore, states
+from linattn_models.serving.states import RecentStates, States, Unavailable
 from tests.serving.clients import Server, complete, make_batch, make_model, read_events
 
 Serve = Callable[..., Server]
@@ -95,11 +95,41 @@ def test_a_store_forgets_by_age_and_by_bytes(url: str, monkeypatch: pytest.Monke
         full.tidy()
         assert total_bytes(url) <= 1000
     assert full.get(last, MOST) == b"a" * 100
+    for _ in range(3):
+        last = full.put(b"b" * 900)
+        now[0] += 1e-3
+        full.tidy()
+        assert full.get(last, MOST) == b"b" * 900  # its id was just given
 
 
 def total_bytes(url: str) -> int:
     files, folder = fsspec.url_to_fs(url)
     return sum(about["size"] for about in files.ls(folder, detail=True))
+
+
+def test_more_calls_than_a_store_takes_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(states, "_MOST_CALLS", 2)
+    store = States(RecentStates(9, 9_000_000), MOST, seconds=60)
+    _, state = make_model().prefill(torch.tensor([[1]]))
+
+    async def put_all() -> list[str]:
+        return await asyncio.gather(*(store.put(state) for _ in range(7)))
+
+    assert len(set(asyncio.run(put_all()))) == 7
+
+
+def test_a_call_without_a_thread_keeps_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(states, "_MOST_CALLS", 1)
+    store = States(RecentStates(9, 9_000_000), MOST, seconds=60)
+    _, state = make_model().prefill(torch.tensor([[1]]))
+    with monkeypatch.context() as context:
+        context.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(Unavailable):
+            asyncio.run(store.put(state))
+    assert asyncio.run(store.put(state))
 
 
 def test_files_of_others_stay(tmp_path: Path) -> None:

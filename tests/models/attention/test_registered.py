@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 import torch
@@ -146,10 +146,56 @@ def test_states_are_files_and_rows(tmp_path: Path) -> None:
     assert state.to(torch.bfloat16).layers[0][0].dtype == torch.float32
 
 
+class _Last(NamedTuple):
+    last: Tensor
+    before: Tensor
+
+
+class ShiftState(TensorTuple, _Last):
+    """The last value and the one before."""
+
+
+@dataclass(frozen=True)
+class Shift(Attention):
+    kind: ClassVar[str] = "shift"
+
+
+class ShiftMixer(Mixer):
+    """Reads two values back; a step returns a tensor of the old state in another place."""
+
+    def __init__(self, attention: Shift, *sizes: Any, **settings: Any) -> None:
+        super().__init__(*sizes, **settings)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, *_: Any) -> Tensor:
+        return query + F.pad(value, (0, 0, 2, 0))[:, :, :-2]
+
+    def initial_state(self, batch: int, max_length: Any, device: Any, dtype: Any) -> ShiftState:
+        shape = (batch, self.num_heads, self.head_dim)
+        return ShiftState(*torch.zeros(2, *shape, device=device, dtype=dtype))
+
+    def attend_and_keep(
+        self, query: Tensor, key: Tensor, value: Tensor, lengths: Any, *_: Any
+    ) -> tuple[Tensor, ShiftState]:
+        padded = F.pad(value, (0, 0, 2, 0))
+        ends = torch.full((len(value),), value.shape[2]) if lengths is None else lengths
+        rows = torch.arange(len(value))
+        state = ShiftState(padded[rows, :, ends + 1], padded[rows, :, ends])
+        return self.attend(query, key, value), state
+
+    def attend_next(
+        self, query: Tensor, key: Tensor, value: Tensor, state: Any, cursor: Any
+    ) -> tuple[Tensor, ShiftState]:
+        return query + state.before, ShiftState(value, state.last)
+
+
+register_attention(Shift, ShiftMixer, ShiftState)
+
+
 @pytest.mark.parametrize("rows", [1, 2, 4])
-def test_a_batch_draws_what_generate_draws(rows: int) -> None:
+@pytest.mark.parametrize("kind", ["delta", "shift"])
+def test_a_batch_draws_what_generate_draws(rows: int, kind: str) -> None:
     """Though its steps return new states, and sequences join and leave."""
-    model = tiny_model(delta())
+    model = tiny_model(delta() if kind == "delta" else Shift())
     batch = ContinuousBatch(model, max_num_seqs=rows, max_num_batched_tokens=64)
     prompts = [[], [3], [1, 2, 3, 4], [2, 2]]
     answers = run_batch(batch, *(Request(prompt, 9, SamplingParams(seed=5)) for prompt in prompts))

@@ -289,7 +289,7 @@ def test_arguments_out_of_range_are_refused(arguments: dict[str, Any], name: str
 @pytest.mark.parametrize(
     ("query", "value", "name"),
     [
-        (torch.zeros(1, 1, 0, 4), torch.zeros(1, 1, 0, 4), "position"),
+        (torch.zeros(1, 1, 0, 4), torch.zeros(1, 1, 0, 4), "length"),
         (torch.zeros(1, 8, 4), torch.zeros(1, 1, 8, 4), "query"),
         (torch.zeros(1, 1, 8, 0), torch.zeros(1, 1, 8, 4), "dim"),
         (torch.zeros(1, 1, 8, 4), torch.zeros(1, 1, 9, 4), "length"),

@@ -17,7 +17,7 @@ from linattn_core.decoder_spec import (
     NativeDecoder,
 )
 from linattn_core.errors import expected
-from linattn_models.basics.validation import at_least, no_dropout, one_of
+from linattn_models.basics.validation import at_least, boolean, no_dropout, one_of
 from linattn_models.decoding.compiled_decoder import CompiledDecoder, CompiledTransformer
 from linattn_models.decoding.generate import TokenModel
 from linattn_models.decoding.graph import CudaGraphRecorder, GraphDecoder, Invert, Recorder
@@ -108,6 +108,7 @@ def compile_decoder(
     Cost: memory for the packed weights, and the time to read the model's weights twice. On a GPU
     also memory for the states of the last four batch sizes that were stepped.
     """
+    boolean("fuse", fuse)
     description = read_description(model, max_length)
     decoder = compile_described(model, description, weights, backend, fuse=fuse)
     if isinstance(decoder, CompiledDecoder) and isinstance(model, nn.Module):

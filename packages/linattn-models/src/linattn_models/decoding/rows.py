@@ -330,7 +330,7 @@ class Places:
         """Copies into the memory what an attention returned that does not step in place."""
         after = (x for layer in state.layers for x in layer)
         copies = [
-            (x, y)
+            (x, y.clone())  # y may be another part of the memory
             for x, y in zip(self._tensors(), after, strict=True)
             if x.data_ptr() != y.data_ptr()
         ]

@@ -92,7 +92,7 @@ def convert(
     Cost: a causal model reads eight tokens, whole and in two pieces: a layer whose outputs differ,
     because it keeps more in its cache than keys and values, cannot be replaced.
     """
-    _check_arguments(model, num_features, window_size, feature_map)
+    window_size = _check_arguments(model, num_features, window_size, feature_map)
     decay = read_decay(decay)
     if window_size and decay is not None:
         raise ValueError(expected("decay", "None beside a window", decay, "choose one of the two"))
@@ -157,14 +157,15 @@ def _check_last_logits(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str
 
 def _check_arguments(
     model: object, num_features: object, window_size: object, feature_map: object
-) -> None:
-    """Refuses what is not a model, and settings that do not go together."""
+) -> int:
+    """The size of the window. Refuses what is not a model, and settings that do not go together."""
     instance("model", model, nn.Module)
-    at_least("window_size", window_size, 0)
+    size = at_least("window_size", window_size, 0)
     instance("feature_map", feature_map, str)
-    if feature_map != LEARNED and (num_features is not None or window_size):
+    if feature_map != LEARNED and (num_features is not None or size):
         wanted = f"{LEARNED!r} with a num_features or a window_size"
         raise ValueError(expected("feature_map", wanted, quote(feature_map)))
+    return size
 
 
 def _attention_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

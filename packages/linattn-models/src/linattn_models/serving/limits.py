@@ -89,7 +89,9 @@ class BodyReader:
                     self._check_size(size)
                     self._count(timeout, size)
         except TimeoutError:
-            wanted = f"whole within {self._limits.seconds:g} seconds, sooner where many are sent"
+            wanted = (
+                f"the whole in {self._limits.seconds:g} seconds, or less while many bodies arrive"
+            )
             raise _Refused(408, expected("the body", wanted, f"{size:,} bytes")) from None
         finally:
             self._unfinished -= self._sizes.pop(timeout, 0)
@@ -101,12 +103,15 @@ class BodyReader:
 
     def _count(self, timeout: asyncio.Timeout, size: int) -> None:
         """Notes the bytes of a body, and gives up those that began first until there is room."""
+        if timeout.when() == 0:  # given up, though a message was waiting
+            raise TimeoutError
         self._unfinished += size - self._sizes.get(timeout, 0)
         self._sizes[timeout] = size
         while self._unfinished > self._limits.unfinished:
             first = next(iter(self._sizes))
             self._unfinished -= self._sizes.pop(first)
-            first.reschedule(0)
+            if not first.expired():
+                first.reschedule(0)
 
     def _check_size(self, size: int) -> None:
         if size > self._limits.most:

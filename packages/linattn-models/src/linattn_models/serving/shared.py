@@ -114,8 +114,10 @@ class SharedStates(StateStore):
         sizes = dict(sorted(self._list()))
         total, oldest = sum(sizes.values()), self._oldest()
         is_full = total > self._most_bytes
+        newest = next(reversed(sizes), None)  # whose id was just given
         for name, size in sizes.items():
-            if name >= oldest and not (is_full and total > self._most_bytes * 7 // 8):
+            has_room = not is_full or total <= self._most_bytes * 7 // 8
+            if name >= oldest and (has_room or name == newest):
                 break
             with suppress(FileNotFoundError):  # another server looks, too
                 self._files.rm_file(self._path(name))

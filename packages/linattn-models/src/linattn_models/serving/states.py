@@ -18,6 +18,7 @@ from linattn_models.state import DecodingState
 Result = TypeVar("Result")
 # Calls of a store at the same time, each in a thread of its own: a slow one delays no other.
 _MOST_CALLS = 256
+_PAUSE = 0.01  # seconds until a call that waits for another looks again
 
 
 class Unavailable(Exception):
@@ -114,16 +115,22 @@ class States:
         return content
 
     async def _call(self, function: Callable[[], Result]) -> Result:
-        if not self._free.acquire(blocking=False):
-            raise _unavailable(f"fewer than {_MOST_CALLS:,} calls at the same time", "more")
-        future = start(function, self._tidy)
         try:
             async with asyncio.timeout(self._seconds):
-                return await asyncio.wrap_future(future)
+                while not self._free.acquire(blocking=False):
+                    await asyncio.sleep(_PAUSE)
+                return await asyncio.wrap_future(self._start(function))
         except Exception as error:  # noqa: BLE001 - file systems raise any class
             _log(error)
             wanted = f"an answer within {self._seconds:g} seconds"
             raise _unavailable(wanted, type(error).__name__) from None
+
+    def _start(self, function: Callable[[], Result]) -> Future[Result]:
+        try:
+            return start(function, self._tidy)
+        except RuntimeError:  # the system has no thread for it
+            self._free.release()
+            raise
 
     def _tidy(self) -> None:
         try:

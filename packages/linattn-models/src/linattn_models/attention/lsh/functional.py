@@ -126,8 +126,8 @@ def draw_rotations(
 def _check(query: Tensor, value: Tensor, chunk: int) -> None:
     for name, x in (("query", query), ("value", value)):
         instance(name, x, Tensor)
-        if x.ndim != 4 or x.shape[3] == 0:
-            wanted = "shape (batch, heads, length, dim) with a dim of at least 1"
+        if x.ndim != 4 or 0 in x.shape[2:]:
+            wanted = "shape (batch, heads, length, dim) with a length and dim of at least 1"
             raise ValueError(expected(name, wanted, tuple(x.shape)))
         if x.dtype not in FLOATS:
             raise TypeError(expected(name, "a floating dtype", x.dtype, "convert it"))
