@@ -53,7 +53,7 @@ LINATTN_API int linattn_abi(void);           /* LINATTN_ABI of the library */
 LINATTN_API const char* linattn_error(void); /* why this thread's last failure happened, as a sentence */
 LINATTN_API linattn_sampling linattn_defaults(void);
 
-/* A model from a file, or from bytes that are not needed afterwards. threads: 0 for all cores. */
+/* A model from a file (on Unix and macOS), or from bytes that are not needed afterwards. threads: 0 for all cores. */
 LINATTN_API linattn_model* linattn_open(const char* file, int threads);
 LINATTN_API linattn_model* linattn_open_bytes(const void* bytes, int64_t size, int threads);
 LINATTN_API void linattn_close(linattn_model* model); /* its states live on */
