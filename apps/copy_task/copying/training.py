@@ -23,6 +23,12 @@ DATASET = "copy"
 TRAINING_SEQUENCES = 1 << 20
 
 
+def make_training_data(recipe: Recipe) -> Duplications:
+    """The sequences of training, which the seed decides."""
+    seed = recipe.training.config().seed
+    return Duplications(seed, "training", TRAINING_SEQUENCES, recipe.max_length)
+
+
 def train_model(
     recipe: Recipe, attention: Attention, preset: str, out: Path, resume: bool
 ) -> dict[str, Any]:
@@ -37,7 +43,7 @@ def train_model(
     model = build_model(recipe, attention)
     summary = train(
         model,
-        Duplications(config.seed, "training", TRAINING_SEQUENCES, recipe.max_length),
+        make_training_data(recipe),
         loss=copy_loss,
         evaluate=lambda model: copy_measures(model, held_out),
         config=config,

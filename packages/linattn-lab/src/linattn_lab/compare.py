@@ -3,8 +3,8 @@
     compare(Trainings(out, variants), Display(columns, curves), budget=..., publish_to=...)
 
 trains what is not trained yet, and leaves table.md, curves.png and figures.json in the folder. A
-row of the table is the summary of a run, with means over seeds; with a budget of time it also has
-"seconds_per_update", and the summary of the run in equal time as "equal_time".
+row of the table is the summary of a run, with means over seeds; with a budget it also has
+"seconds_per_update", and the summary of a second run, in equal time, as "equal_time".
 """
 
 from __future__ import annotations
@@ -47,14 +47,15 @@ class Curve:
         xlabel: the label of the x-axis.
         quantity: what is drawn.
         split: of what, such as "train".
-        over: "step"; "seconds", by the clock; or "pace", steps times the seconds of an update.
+        over: "step"; or "pace", steps times the seconds of an update, which a budget has. The
+            clock of a training is not drawn: other work on the machine makes it run ahead.
         scale: what the values of the x-axis are multiplied with.
     """
 
     xlabel: str
     quantity: str
     split: str = "eval"
-    over: Literal["step", "seconds", "pace"] = "step"
+    over: Literal["step", "pace"] = "step"
     scale: float = 1.0
 
 
@@ -84,11 +85,11 @@ class Display:
 
 @dataclass(frozen=True)
 class Budget:
-    """Equal time for each run.
+    """What an update of each run takes, and equal time for each.
 
     Attributes:
         times: of an update, as timings.json has them.
-        seconds: of updates, for each run.
+        seconds: of updates, for each run; None for the updates that its flags say.
         way: "once", in equal time alone; "twice", after equal updates in updates/NAME, too, and in
             equal time in time/NAME; "curves", in equal time in time/NAME, and what equal updates
             give is read from the curves of `quantity`.
@@ -97,7 +98,7 @@ class Budget:
     """
 
     times: UpdateTimes
-    seconds: float
+    seconds: float | None = None
     way: Literal["once", "twice", "curves"] = "once"
     training: TrainingFlags | None = None
     quantity: str = ""
@@ -129,7 +130,7 @@ def compare(
     Args:
         trainings: what is compared; its folder gets the files.
         display: what is shown.
-        budget: of time; None for equal updates alone.
+        budget: of time; None for equal updates whose time is not shown.
         publish_to: a folder that gets a copy without weights.
         train: False shows the runs that have ended, and names the others that were begun.
     """
@@ -155,7 +156,9 @@ def train_runs(trainings: Trainings, budget: Budget | None) -> Compared:
     """Makes, resumes or keeps each run."""
     if budget is None:
         return Compared(trainings.equal_updates(), {}, {})
-    timed = trainings.within(budget.seconds, budget.pace(trainings.names))
+    timed = trainings
+    if budget.seconds is not None:
+        timed = trainings.within(budget.seconds, budget.pace(trainings.names))
     if budget.way == "once":
         runs = timed.equal_updates()
         return Compared(runs, runs, {})
@@ -246,7 +249,6 @@ def _draw(path: Path, compared: Compared, display: Display, budget: Budget | Non
         }
         pace = budget.pace(list(runs)) if budget is not None and paced else dict.fromkeys(runs, 1.0)
         scales = {name: curve.scale * value for name, value in pace.items()}
-        over = "step" if paced else curve.over
-        drawn = curves(runs, curve.quantity, split=curve.split, over=over, pace=scales)
+        drawn = curves(runs, curve.quantity, split=curve.split, pace=scales)
         panels.append(Panel(curve.xlabel, drawn))
     plot_panels(path, panels, ylabel=display.ylabel, log_scale=display.log_scale)

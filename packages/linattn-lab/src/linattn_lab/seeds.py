@@ -46,7 +46,6 @@ def _merge(runs: Sequence[Summary]) -> dict[str, Any]:
     merged = {
         **runs[0],
         "seeds": len(runs),
-        "train_seconds": mean(run["train_seconds"] for run in runs),
         "metrics": {name: None if None in x else mean(x) for name, x in metrics.items()},
         "errors": {name: None if None in x else noise(x) for name, x in metrics.items()},
     }

@@ -142,16 +142,15 @@ def curves(
     quantity: str,
     *,
     split: str = "eval",
-    over: str = "step",
     pace: Mapping[str, float] | None = None,
 ) -> dict[str, Points]:
-    """The values of `quantity` in each run, over "step" or "seconds".
+    """The values of `quantity` in each run over its updates.
 
     Args:
-        pace: by run, what a step is multiplied with, such as the seconds of an update.
+        pace: by run, what their number is multiplied with, such as the seconds of an update.
     """
     scales = dict.fromkeys(runs, 1.0) if pace is None else pace
     return {
-        name: points(run.metrics(), quantity, split=split, over=over, scale=scales[name])
+        name: points(run.metrics(), quantity, split=split, scale=scales[name])
         for name, run in runs.items()
     }
