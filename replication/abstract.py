@@ -6,9 +6,8 @@ tests/replication/test_blocks.py compares the words with the records.
 from __future__ import annotations
 
 import textwrap
-from statistics import mean
 
-from linattn_lab.seeds import describe_difference
+from linattn_lab.seeds import describe_difference, read_figures
 from linattn_lab.tables import figure
 from replication.claims import divide
 from replication.paper_tables import (
@@ -17,7 +16,7 @@ from replication.paper_tables import (
     SOFTMAX,
     gain,
     generation,
-    long_errors,
+    long_trainings,
     paper_factor,
 )
 from replication.records import Evidence, figures_of
@@ -34,13 +33,13 @@ softmax attention that runs all earlier tokens again for each new one (the paper
 but only {cache} times as fast as softmax attention with a cache (the paper: {paper_cache}), and a
 single image {one} times as fast as that ({compiled} times if its steps are compiled).
 What trained models can do was tested with smaller models and shorter trainings: after an hour on
-MNIST, linear attention has {linear} and softmax attention {softmax} bits per dimension, with one
-seed each, which does not tell them apart.
+MNIST, linear attention has {linear} and softmax attention {softmax} bits per dimension
+({mnist_noise}).
 The strongest contradiction is in speech: on AN4, after 8 minutes of training, the Bi-LSTM makes
-{lstm} % phoneme errors and the best transformer {best} %, while in the paper, on WSJ, the Bi-LSTM
-makes the most errors.
+{lstm} % phoneme errors and the best transformer {best} % ({short_noise}), while in the paper, on
+WSJ, the Bi-LSTM makes the most errors.
 Linear attention comes close to the Bi-LSTM only with a convolution before each block and 40
-minutes of training: {convolved} % beside {lstm_longer} %, means of {seeds} seeds each, {noise}.
+minutes of training: {convolved} % beside {lstm_longer} % (means of {seeds} seeds, {noise}).
 """
 
 
@@ -49,8 +48,10 @@ def abstract(evidence: list[Evidence]) -> str:
     forms, mnist, short = (figures_of(evidence, x) for x in ("equations", "mnist", "speech"))
     images, times = generation(evidence, "cifar10", "GPU"), figures_of(evidence, "lengths")
     longest = ("softmax SDPA/65536/time", "linear/65536/time")
-    errors = [short.get(f"{name}/per") for name in RECOGNIZERS if name != "lstm"]
-    lstm, convolved = (long_errors().get(name, [0.0]) for name in SPEECH)
+    rows = {name: row for name, row in long_trainings().items() if name in SPEECH}
+    long = read_figures(rows, "phoneme_error_rate", "per", scale=100)
+    others = [x for name in RECOGNIZERS if name != "lstm" and (x := f"{name}/per") in short]
+    best = min(others, key=lambda name: short[name], default="")
     numbers: dict[str, float | None] = {
         "difference": max((forms[x] for x in FORMS if x in forms), default=None),
         "longer": divide(times, *longest),
@@ -63,11 +64,17 @@ def abstract(evidence: list[Evidence]) -> str:
         "linear": mnist.get("linear/bits-equal-time"),
         "softmax": mnist.get("softmax/bits-equal-time"),
         "lstm": short.get("lstm/per"),
-        "best": min((x for x in errors if x is not None), default=None),
-        "convolved": mean(convolved),
-        "lstm_longer": mean(lstm),
+        "best": short.get(best),
+        "convolved": long["linear-conv/per"],
+        "lstm_longer": long["lstm/per"],
     }
     shown = {name: figure(value) for name, value in numbers.items()}
-    seeds = min(len(convolved), len(lstm))
-    words = WORDS.format(**shown, seeds=seeds, noise=describe_difference(convolved, lstm))
+    in_time = (f"{name}/bits-equal-time" for name in ("linear", "softmax"))
+    words = WORDS.format(
+        **shown,
+        seeds=min(row["seeds"] for row in rows.values()),
+        mnist_noise=describe_difference(mnist, *in_time),
+        short_noise=describe_difference(short, "lstm/per", best),
+        noise=describe_difference(long, "lstm/per", "linear-conv/per"),
+    )
     return textwrap.fill(" ".join(words.split()), WIDTH, break_on_hyphens=False)

@@ -5,8 +5,12 @@ one first), the rule that decides, and what the paper has. Rules have two number
 
     within                the bounds of the figure, both included; an empty one is open
     least                 a factor over the figure `over` that has to be reached; `first` alone
+    more                  the figure is more than `over`; of one seed, by the factor `first`
+    no more               the figure is not more than `over`; of one seed, by at most `first`
     speed, bits, errors   the paper's number and that of `over`: ours have to have their ratio
 
+Figures of several seeds have errors (`linattn_lab.seeds`), which then say what is noise: a
+difference within two standard errors. With one seed, a margin of the rule stands in for them.
 The column scale says what is confirmed in direction at best: "gpu", a time, speed or memory of a
 GPU when it was measured on a CPU; "training", what any preset but the paper's has trained. Further
 lines of the same name are further rules, and all of them have to hold. A training of fewer than
@@ -26,10 +30,12 @@ from pathlib import Path
 from typing import Final, Literal
 
 from linattn_core.errors import expected, near, quote
+from linattn_lab.seeds import Judgement, error_of_difference, judge_difference
 
 Figures = Mapping[str, float]
 """What an experiment measured: figures by name, such as "linear/best/images-per-second"."""
 
+Order = Literal["", "less", "more", "no more"]
 Verdict = Literal["confirmed", "confirmed in direction", "not confirmed", "not tested"]
 CONFIRMED: Final = "confirmed"
 IN_DIRECTION: Final = "confirmed in direction"
@@ -38,10 +44,11 @@ NOT_TESTED: Final = "not tested"
 VERDICTS: tuple[Verdict, ...] = (CONFIRMED, IN_DIRECTION, NOT_CONFIRMED, NOT_TESTED)
 WORST_FIRST: tuple[Verdict, ...] = (NOT_CONFIRMED, NOT_TESTED, IN_DIRECTION, CONFIRMED)
 ABOVE_ZERO = 5e-324  # the least positive float64
-# A factor within which ratios agree, and the noise: one by which a ratio may differ from 1 by
-# chance. That of bits was seen: bits-mnist, run twice, gave softmax attention 1.324 and 1.341
-# bits/dim. That of errors is two standard errors of the ratio of two trainings on AN4, by the seeds
-# of docs/results/speech: 2.30 and 2.94 % by the Bi-LSTM, 3.33 and 2.89 % by linear attention.
+# A factor within which ratios agree, and the noise where a training has one seed: a factor by which
+# a ratio may differ from 1 by chance. That of bits was seen: bits-mnist, run twice, gave softmax
+# attention 1.324 and 1.341 bits/dim. That of errors is two standard errors of the ratio of two
+# trainings on AN4, by the seeds of docs/results/speech: 2.30 and 2.94 % by the Bi-LSTM, 3.33 and
+# 2.89 % by linear attention.
 MARGINS = {"speed": (1.25, 1.05), "bits": (1.02, 1.013), "errors": (1.1, 1.5)}
 FEW_UPDATES = 500  # fewer say nothing of a model; MNIST's 120 show 960 images
 
@@ -53,16 +60,18 @@ class Rule:
     Args:
         figure: a name among an experiment's figures.
         low, high: of what is confirmed, both included.
-        over: the figure that it is divided by; empty for none.
-        direction: of what is confirmed in direction; `low` to `high` if not given.
+        over: the figure that it is compared with; empty for none.
+        order: what `figure` is to be beside `over`; decided by the spread of seeds, where known.
+        direction: what is confirmed in direction of one seed; `low` to `high` if not given.
         paper: the paper's ratio; None where it has none.
-        noise: a factor within which a ratio is not told from 1.
+        noise: a factor within which a ratio of one seed is not told from 1.
     """
 
     figure: str
     low: float = -math.inf
     high: float = math.inf
     over: str = ""
+    order: Order = ""
     direction: tuple[float, float] | None = None
     paper: float | None = None
     noise: float = 1.0
@@ -83,7 +92,9 @@ class Rule:
         least = ABOVE_ZERO if self.over else -sys.float_info.max
         if not all(least <= value < math.inf for value in values):
             return None
-        return values[0] / values[1] if self.over else values[0]
+        if not self.over:
+            return values[0]
+        return values[0] - values[1] if self.order == "no more" else values[0] / values[1]
 
     def judge(self, figures: Figures, *, same_scale: bool) -> Verdict:
         """The verdict; "not tested" where a figure is missing."""
@@ -92,10 +103,24 @@ class Rule:
         value = self.value(figures)
         if value is None:
             return NOT_CONFIRMED
-        if same_scale and self.low <= value <= self.high:
+        in_direction = self.is_in_direction(value, figures)
+        confirmed = in_direction if self.paper is None else self.low <= value <= self.high
+        if confirmed and same_scale:
             return CONFIRMED
-        low, high = self.direction or (self.low, self.high)
-        return IN_DIRECTION if low <= value <= high else NOT_CONFIRMED
+        return IN_DIRECTION if in_direction else NOT_CONFIRMED
+
+    def is_in_direction(self, value: float, figures: Figures) -> bool:
+        """Whether a value is on the side that is claimed, by the spread of seeds if it is known."""
+        spread = self.judge_spread(figures)
+        if not self.order or spread == "one seed":
+            low, high = self.direction or (self.low, self.high)
+            return low <= value <= high
+        return spread != "more" if self.order == "no more" else spread == self.order
+
+    def judge_spread(self, figures: Figures) -> Judgement:
+        """Whether the figure is less or more than the other, beyond the noise of seeds."""
+        difference = figures[self.figure] - figures.get(self.over, 0.0)
+        return judge_difference(difference, error_of_difference(figures, *self.figures))
 
 
 def divide(figures: Figures, name: str, over: str) -> float | None:
@@ -110,11 +135,17 @@ def make_rule(kind: str, figure: str, over: str, first: str, second: str) -> Rul
         return Rule(figure, low, float(second or math.inf), over)
     if kind == "least":
         return Rule(figure, float(first), over=over, direction=(1.05, math.inf), paper=float(first))
+    if kind == "more":
+        return Rule(figure, float(first), over=over, order="more", noise=float(first))
+    if kind == "no more":
+        return Rule(figure, high=float(first), over=over, order="no more")
     tolerance, noise = MARGINS[kind]
     paper = float(first) / float(second)
-    sides = {1: (noise, math.inf), -1: (0.0, 1.0 / noise), 0: None}
-    direction = sides[(paper > 1) - (paper < 1)]
-    return Rule(figure, paper / tolerance, paper * tolerance, over, direction, paper, noise)
+    sides: dict[int, tuple[Order, tuple[float, float] | None]] = {
+        1: ("more", (noise, math.inf)), -1: ("less", (0.0, 1.0 / noise)), 0: ("", None)
+    }  # fmt: skip
+    order, direction = sides[(paper > 1) - (paper < 1)]
+    return Rule(figure, paper / tolerance, paper * tolerance, over, order, direction, paper, noise)
 
 
 @dataclass(frozen=True)

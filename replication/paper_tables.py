@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from typing import Any
 
 from linattn_lab.runs import read_runs
+from linattn_lab.seeds import compare_rows, figure_with_noise, merge_seeds, read_figures
 from linattn_lab.tables import figure, markdown_table, name_environments
 from replication.claims import CLAIMS, FEW_UPDATES, Figures, divide
 from replication.experiments import ROOT
@@ -81,7 +81,8 @@ def bits(evidence: list[Evidence]) -> str:
                 short.setdefault(f"{IMAGES[shape]} ({updates:,.0f} updates)", []).append(words)
                 continue
             used.append(longest)
-            cells = [figure(figures.get(f"{name}/{x}")) for x in ("bits", "bits-equal-time")]
+            shown = [f"{name}/{x}" for x in ("bits", "bits-equal-time")]
+            cells = [figure_with_noise(figures, x, figure) for x in shown]
             cells.insert(1, f"{updates:,.0f}")
             paper = PAPER[f"table{table}/{name}/bits-per-dim"]
             rows.append([f"{IMAGES[shape]}, {words}", paper, *cells])
@@ -97,15 +98,16 @@ def longest_training(evidence: list[Evidence], attention: str, experiments: tupl
 
 
 def speech(evidence: list[Evidence]) -> str:
-    """Table 3: errors by training, one for each seed, and the time of an epoch over linear's."""
+    """Table 3: errors by training, and the time of an epoch over linear's."""
     header = ["% phoneme errors", "the paper, WSJ", "AN4, 8 minutes", "40 minutes", "convolutions"]
     header += ["epoch / linear's: the paper", "here"]
     short, timed = figures_of(evidence, "speech"), figures_of(evidence, "speech-epochs")
-    long, end = long_errors(), "seconds-per-epoch"
+    long = read_figures(long_trainings(), "phoneme_error_rate", "per", scale=100)
+    end = "seconds-per-epoch"
     rows = []
     for name, words in RECOGNIZERS.items():
-        cells = [PAPER[f"table3/{name}/per"], figure(short.get(f"{name}/per"))]
-        cells += [", ".join(map(figure, long.get(x, []))) or "-" for x in (name, f"{name}-conv")]
+        cells = [PAPER[f"table3/{name}/per"], figure_with_noise(short, f"{name}/per", figure)]
+        cells += [figure_with_noise(long, f"{x}/per", figure) for x in (name, f"{name}-conv")]
         paper = paper_number(f"table3/{name}/{end}") / paper_number(f"table3/linear/{end}")
         here = divide(timed, f"{name}/{end}", f"linear/{end}")
         rows.append([words, *cells, figure(paper), figure(here)])
@@ -113,13 +115,9 @@ def speech(evidence: list[Evidence]) -> str:
     return f"{markdown_table(header, rows)}\n{when} {describe_long_trainings(evidence)}"
 
 
-def long_errors() -> Mapping[str, list[float]]:
-    """Percent of phoneme errors after 40 minutes on AN4, by model: one for each seed."""
-    errors: dict[str, list[float]] = {}
-    for name, run in read_runs(SPEECH).items():
-        error = 100 * run["summary"]["metrics"]["phoneme_error_rate"]
-        errors.setdefault(re.sub(r"-seed\d+$", "", name), []).append(error)
-    return errors
+def long_trainings() -> dict[str, dict[str, Any]]:
+    """The trainings of 40 minutes on AN4 by model, each the mean of its seeds."""
+    return merge_seeds({name: run["summary"] for name, run in read_runs(SPEECH).items()})
 
 
 def describe_long_trainings(evidence: list[Evidence]) -> str:
@@ -133,9 +131,13 @@ def describe_long_trainings(evidence: list[Evidence]) -> str:
 def copy(evidence: list[Evidence]) -> str:
     """Figure 2: the loss on held-out sequences."""
     figures = figures_of(evidence, "copy")
-    rows = [[words, figure(figures.get(f"{x}/loss"))] for x, words in ATTENTIONS.items()]
+    rows = [
+        [words, figure_with_noise(figures, f"{x}/loss", figure)] for x, words in ATTENTIONS.items()
+    ]
     table = markdown_table(["attention", "nats per symbol, held out"], rows)
-    return f"{table}\n{describe_experiments(evidence, 'copy')}"
+    spread = compare_rows(figures, "loss", "linear")
+    beside = f" Beside linear, by two standard errors: {spread}." * bool(spread)
+    return f"{table}\n{describe_experiments(evidence, 'copy')}{beside}"
 
 
 def lengths(evidence: list[Evidence]) -> str:

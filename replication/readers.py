@@ -10,6 +10,7 @@ from typing import Any
 import benchmarks.figures
 from linattn_core.errors import expected
 from linattn_lab.figures import FILE, read_figures
+from linattn_lab.seeds import base_name
 from linattn_models.training import RunFolder
 from replication.claims import Figures
 
@@ -59,10 +60,14 @@ def cpu_over_gpu(cpu: Path, gpu: Path) -> dict[str, float]:
 
 
 def find_trainings(folder: Path) -> dict[str, RunFolder]:
-    """The run of each training by name; of runs with equal updates and in equal time the former."""
+    """The run of each training by name; of runs with equal updates and in equal time the former.
+
+    Of several seeds it is the first one's; the comparison's own figures are of all.
+    """
     for places in ("updates/*", "time/*", "*"):
-        if files := sorted(folder.glob(f"{places}/summary.json")):
-            return {file.parent.name: RunFolder(file.parent) for file in files}
+        folders = [file.parent for file in sorted(folder.glob(f"{places}/summary.json"))]
+        if runs := {x.name: RunFolder(x) for x in folders if x.name == base_name(x.name)}:
+            return runs
     return {}
 
 

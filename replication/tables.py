@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from linattn_lab.machine import Device
+from linattn_lab.seeds import IN_WORDS, figure_with_noise
 from linattn_lab.tables import code, figure, literal, markdown_table, memory
 from replication.claims import (
     ABOVE_ZERO,
@@ -97,7 +98,7 @@ def describe_claim(claim: Claim, evidence: list[Evidence]) -> str:
 
 
 def describe_rule(rule: Rule) -> str:
-    """The bounds in words."""
+    """The bounds in words; of several seeds, their noise stands in for those of an order."""
     low, high = figure(rule.low), figure(rule.high)
     if rule.low == ABOVE_ZERO:
         bounds = f"above 0, at most {high}" if rule.high < math.inf else "above 0"
@@ -107,7 +108,9 @@ def describe_rule(rule: Rule) -> str:
         bounds = f"at most {high}"
     else:
         bounds = low if low == high else f"{low} to {high}"
-    return "ratio " * bool(rule.over) + bounds
+    what = "difference " if rule.order == "no more" else "ratio " * bool(rule.over)
+    by_order = bool(rule.order) and rule.paper is None
+    return f"{what}{bounds}{', or by the noise of several seeds' * by_order}"
 
 
 def describe_figures(claim: Claim, found: Evidence) -> str:
@@ -116,15 +119,25 @@ def describe_figures(claim: Claim, found: Evidence) -> str:
     updates = claim.count_updates(figures)
     if updates is not None and updates < FEW_UPDATES:
         return f"{updates:,.0f} updates, which only show that the code runs"
-    amounts = " over ".join(figure(figures[x]) for x in rule.figures if x in figures)
+    known = [x for x in rule.figures if x in figures]
+    amounts = " over ".join(figure_with_noise(figures, x, figure) for x in known)
     words = f"{amounts} {claim.unit}"
     if updates is not None:
         in_equal_time = rule.figure.endswith("equal-time")
         words += " in equal time" if in_equal_time else f" after {updates:,.0f} updates"
-    value = rule.value(figures)
-    words += ", within noise" * (value is not None and 1 / rule.noise < value < rule.noise)
     on_cpu = claim.scale == "gpu" and found.device == "cpu"
-    return words + ", on the CPU" * on_cpu
+    return words + describe_noise(claim, figures) + ", on the CPU" * on_cpu
+
+
+def describe_noise(claim: Claim, figures: Figures) -> str:
+    """Whether a difference is noise, as the end of a sentence: by seeds, or by a margin."""
+    rule, value = claim.rules[0], claim.rules[0].value(figures)
+    trained = claim.scale == "training" and bool(rule.order) and value is not None
+    spread = rule.judge_spread(figures) if trained else "one seed"
+    if spread != "one seed":
+        return f", {IN_WORDS[spread]}"
+    inside = value is not None and 1 / rule.noise < value < rule.noise
+    return ", one seed" * trained + ", within noise" * inside
 
 
 def generation_tables(evidence: list[Evidence]) -> str:

@@ -3,10 +3,10 @@
     python apps/copy_task/compare.py                        minutes; the paper's figure 2
     python apps/copy_task/compare.py --preset smoke         seconds
 
-First a few updates of each attention are timed, in turn; curves over seconds are updates times what
-one took, so other work on the machine does not change them. Into --out go curves.png (the loss over
-updates, and over seconds), table.md, figures.json, timings.json, and a run folder for each attention
-and seed. A comparison that was stopped continues with the same command and --resume.
+First a few updates of each attention are timed, in turn; other work on the machine during the
+trainings changes no number. Into --out go curves.png (the loss over updates, and over seconds),
+table.md, figures.json, timings.json, and a run folder for each attention and seed. A comparison
+that was stopped continues with the same command and --resume.
 """
 
 from __future__ import annotations
@@ -17,20 +17,19 @@ if __name__ == "__main__":
     import linattn_lab.threads  # noqa: F401
 
 import dataclasses
-import math
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import tyro
 
+from copying.measures import copy_loss
 from copying.model import build_model
 from copying.presets import PRESETS, Attention, PresetName, Recipe
-from copying.measures import copy_loss
 from copying.training import APP, make_training_data, train_model
-from linattn_lab.compare import TIMES, Budget, Columns, Curve, Display, Rows, compare
+from linattn_lab.compare import TIMES, Budget, Columns, Curve, Display, compare
 from linattn_lab.runs import make_folders
 from linattn_lab.script import preset_flags, require_at_least, require_one_process, run_script
-from linattn_lab.seeds import repeat, with_noise
+from linattn_lab.seeds import read_figures, repeat, with_noise
 from linattn_lab.tables import figure
 from linattn_lab.trainings import Trainings, Variant
 from linattn_lab.updates import UpdateTimes, measure_updates, read_times
@@ -87,7 +86,12 @@ def main() -> None:
     make_folders(out, flags.publish)
     budget = Budget(measure_once(out / TIMES, flags))
     display = Display(
-        COLUMNS, CURVES, read_losses, ylabel="cross-entropy, nats per symbol", log_scale=True
+        COLUMNS,
+        CURVES,
+        figures=lambda rows: read_figures(rows, "loss", "loss"),
+        ylabel="cross-entropy, nats per symbol",
+        log_scale=True,
+        judged={"loss": "The held-out loss"},
     )
     print(compare(trainings, display, budget=budget, publish_to=flags.publish))
 
@@ -115,17 +119,6 @@ def variant(flags: Flags, attention: Attention) -> Variant:
     model = build_model(flags.recipe, attention).to_dict()
     own = {"attention": attention, "held_out": flags.recipe.held_out, "model": model}
     return Variant(attention, flags.recipe.training, train, own)
-
-
-def read_losses(rows: Rows) -> dict[str, float]:
-    """The loss of each attention on held-out sequences, and what the paper's claims compare."""
-    metrics = {name: run["metrics"]["loss"] for name, run in rows.items()}
-    losses = {name: math.nan if loss is None else loss for name, loss in metrics.items()}
-    return {
-        **{f"{name}/loss": loss for name, loss in losses.items()},
-        **{f"{name}/loss-over-linear": loss / losses["linear"] for name, loss in losses.items()},
-        "linear/loss-above-softmax": losses["linear"] - losses["softmax"],
-    }
 
 
 if __name__ == "__main__":

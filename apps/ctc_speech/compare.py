@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from linattn_core.errors import expected
-from linattn_lab.compare import TIMES, Budget, Curve, Display, Rows, compare
+from linattn_lab.compare import TIMES, Budget, Curve, Display, compare
 from linattn_lab.runs import make_folders
 from linattn_lab.script import parse_flags, require_at_least, require_one_process, run_script
-from linattn_lab.seeds import repeat, with_noise
+from linattn_lab.seeds import read_figures, repeat, with_noise
 from linattn_lab.tables import figure
 from linattn_lab.trainings import Trainings, Variant
 from linattn_lab.updates import measure_updates, read_times
@@ -160,17 +160,21 @@ def build_display(rate: str, words: bool) -> Display:
     def percent(name: str) -> Callable[[Any], str]:
         return lambda run: with_noise(run, name, lambda rate: f"{rate:.2%}")
 
-    def read_errors(rows: Rows) -> dict[str, float]:
-        return {f"{x}/per": 100 * run["metrics"][f"dev_{rate}"] for x, run in rows.items()}
-
     kinds = {"subst.": "substitutions", "ins.": "insertions", "del.": "deletions"}
     rates = {"test": rate, **kinds, "dev": f"dev_{rate}"}
     columns = {title: percent(name) for title, name in rates.items()} | COLUMNS
     if words:
         columns["words, test"] = percent(name_rate("word"))
     curves = (Curve("updates", rate), Curve("minutes of updates", rate, over="pace", scale=1 / 60))
-    ylabel = f"{rate.replace('_', ' ')}, dev set"
-    return Display(columns, curves, read_errors, ylabel, log_scale=True, first="model")
+    return Display(
+        columns,
+        curves,
+        figures=lambda rows: read_figures(rows, f"dev_{rate}", "per", scale=100),
+        ylabel=f"{rate.replace('_', ' ')}, dev set",
+        log_scale=True,
+        first="model",
+        judged={"per": "Errors on dev"},
+    )
 
 
 if __name__ == "__main__":

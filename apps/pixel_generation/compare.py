@@ -46,7 +46,7 @@ from linattn_lab.compare import (
 )
 from linattn_lab.runs import make_folders
 from linattn_lab.script import parse_flags, require_at_least, require_one_process, run_script
-from linattn_lab.seeds import repeat, with_noise
+from linattn_lab.seeds import read_figures, repeat, with_noise
 from linattn_lab.tables import decimals, describe_environment, figure
 from linattn_lab.trainings import Summary, Trainings, Variant, with_steps
 from linattn_lab.updates import UpdateTimes, measure_updates, read_times
@@ -55,7 +55,7 @@ from pixels.datasets import DatasetName, FolderSettings, Images, load
 from pixels.models import APP, build_model
 from pixels.presets import PRESETS, Attention, Recipe
 from pixels.tokens import TokenData
-from pixels.training import describe_run, mean_nats, read_bits, tested_summary, train_model
+from pixels.training import describe_run, mean_nats, tested_summary, train_model
 
 METRIC = "bits_per_dim"
 CURVES = (
@@ -144,10 +144,14 @@ def main(flags: Flags) -> None:
     display = Display(
         COLUMNS,
         CURVES,
-        read_figures,
+        read_bits,
         ylabel="bits/dim, validation images",
         summarize=tested_summary,
         notes=lambda rows: "\n".join(notes(flags, rows, budget)),
+        judged={
+            "bits": "Bits/dim after equal updates",
+            "bits-equal-time": "Bits/dim in equal time",
+        },
     )
     print(compare(trainings, display, budget=budget, publish_to=flags.publish))
 
@@ -206,16 +210,20 @@ def check(flags: Flags) -> None:
 
 def show_bits(row: Summary) -> str:
     """Bits/dim of the test images, or of the validation images where only those are known."""
-    name = next(x for x in (METRIC, f"validation_{METRIC}") if x in row["metrics"])
-    return with_noise(row, name, lambda bits: decimals(bits, 3))
+    return with_noise(row, name_metric(row), lambda bits: decimals(bits, 3))
 
 
-def read_figures(rows: Rows) -> dict[str, float | None]:
+def name_metric(row: Summary) -> str:
+    """The bits/dim of the test images, or of the validation images where only those are known."""
+    return next(x for x in (METRIC, f"validation_{METRIC}") if x in row["metrics"])
+
+
+def read_bits(rows: Rows) -> dict[str, float | None]:
     """Bits per dimension of the attentions after equal updates, and in equal time."""
-    figures: dict[str, float | None] = {}
-    for name, row in rows.items():
-        figures[f"{name}/bits"], figures[f"{name}/updates"] = read_bits(row), row["steps"]
-        figures[f"{name}/bits-equal-time"] = read_bits(row["equal_time"])
+    figures: dict[str, float | None] = {f"{name}/updates": x["steps"] for name, x in rows.items()}
+    in_time = {name: row["equal_time"] for name, row in rows.items()}
+    for name, each in (("bits", rows), ("bits-equal-time", in_time)):
+        figures |= read_figures(each, name_metric(next(iter(each.values()))), name)
     return figures
 
 

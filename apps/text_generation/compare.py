@@ -30,7 +30,7 @@ from linattn_lab.script import (
     require_one_process,
     run_script,
 )
-from linattn_lab.seeds import repeat, with_noise
+from linattn_lab.seeds import read_figures, repeat, with_noise
 from linattn_lab.tables import decimals
 from linattn_lab.trainings import Trainings, Variant
 from linattn_models.training import TrainingFlags
@@ -78,8 +78,10 @@ def main() -> None:
     display = Display(
         COLUMNS,
         [Curve("updates", "loss")],
-        figures=lambda rows: {f"{x}/loss": run["metrics"]["loss"] for x, run in rows.items()},
+        figures=lambda rows: read_figures(rows, "loss", "loss"),
         ylabel="held out, nats per byte",
+        judged={"loss": "The held-out loss"},
+        baseline="softmax",
     )
     print(compare(trainings, display, publish_to=flags.publish))
 

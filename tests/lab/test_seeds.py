@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from statistics import mean, stdev
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from linattn_lab.seeds import (
+    IN_WORDS,
     base_name,
+    compare_rows,
     describe_difference,
+    error_name,
+    figure_with_noise,
+    judge_difference,
     merge_seeds,
     noise,
+    read_figures,
     repeat,
     with_noise,
 )
@@ -65,14 +74,62 @@ def test_what_was_not_finite_once_is_no_mean() -> None:
     merged = merge_seeds({"linear": row(None), "linear-seed1": row(1.0)})["linear"]
     assert merged["metrics"]["loss"] is None and merged["errors"]["loss"] is None
     assert with_noise(merged, "loss", figure) == "-"
-    assert not math.isnan(merged["train_seconds"])
+    assert read_figures({"linear": merged}, "loss", "loss") == {"linear/loss": None}
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "words"),
-    [([1, 2], [1.5, 2.5], "within"), ([1, 1.1], [2, 2.1], "beyond"), ([1], [2, 3], "one seed")],
-)
-def test_a_difference_within_two_standard_errors_is_noise(
-    first: list[float], second: list[float], words: str
+FINITE = st.floats(-1e6, 1e6)
+LOSSES = st.lists(FINITE, min_size=1, max_size=3)
+
+
+def read_losses(**losses: list[float]) -> dict[str, float | None]:
+    """The figures of trainings whose seeds have these losses."""
+    rows = {
+        f"{name}-seed{seed}" if seed else name: row(loss)
+        for name, each in losses.items()
+        for seed, loss in enumerate(each)
+    }
+    return read_figures(merge_seeds(rows), "loss", "loss")
+
+
+@given(LOSSES, LOSSES)
+def test_means_are_told_apart_beyond_two_standard_errors_of_their_difference(
+    first: list[float], second: list[float]
 ) -> None:
-    assert words in describe_difference(first, second)
+    figures = read_losses(a=first, b=second)
+    words = compare_rows(figures, "loss", "b").removeprefix("a: ")
+
+    errors = [2 * stdev(x) / math.sqrt(len(x)) if len(x) > 1 else None for x in (first, second)]
+    assert [figures.get(error_name(f"{x}/loss")) for x in "ab"] == errors
+    if errors[0] is None or errors[1] is None:
+        assert words == "one seed"
+    elif abs(mean(first) - mean(second)) <= math.hypot(errors[0], errors[1]):
+        assert words == "within noise"
+    else:
+        assert words == ("more" if mean(first) > mean(second) else "less")
+    assert describe_difference(figures, "a/loss", "b/loss") == IN_WORDS[words]
+
+
+@given(FINITE, st.floats(0, 1e6), st.floats(0, 1e6))
+def test_a_wider_spread_never_tells_more_apart(
+    difference: float, narrow: float, more: float
+) -> None:
+    wide = judge_difference(difference, narrow + more)
+    assert wide in ("within noise", judge_difference(difference, narrow))
+    assert judge_difference(-difference, narrow) in ("within noise", "less", "more")
+    assert judge_difference(difference, None) == "one seed"
+
+
+def test_each_row_is_named_once_beside_the_baseline() -> None:
+    figures = read_losses(low=[1, 1.1], base=[2, 2.1], near=[2.05, 2.1], high=[9, 9.1], one=[3])
+    words = compare_rows(figures, "loss", "base")
+    assert words == "low: less; high: more; one: one seed; near: within noise"
+    assert compare_rows(figures, "loss", "absent") == compare_rows(figures, "other", "base") == ""
+    assert describe_difference(figures, "low/loss", "absent/loss") == "not measured"
+    assert figure_with_noise(figures, "low/loss", figure) == "1.05 \u00b1 0.100"
+    assert figure_with_noise(figures, "one/loss", figure) == "3.00"
+
+
+def test_a_scale_is_that_of_means_and_errors() -> None:
+    rows = merge_seeds({"a": row(0.25), "a-seed1": row(0.5)})
+    whole, percent = (read_figures(rows, "loss", "per", scale=x) for x in (1, 100))
+    assert percent == {name: pytest.approx(100 * (value or 0)) for name, value in whole.items()}

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from linattn_lab.seeds import error_name
 from replication.claims import (
     CLAIMS,
     CONFIRMED,
@@ -17,6 +18,7 @@ from replication.claims import (
     NOT_CONFIRMED,
     NOT_TESTED,
     WORST_FIRST,
+    Claim,
     make_rule,
     select_claims,
 )
@@ -48,6 +50,65 @@ def test_a_papers_ratio_is_confirmed_within_a_factor_and_its_side_beyond_noise(
         assert max(ours, 1 / ours) >= noise * 0.999
     if verdict == CONFIRMED:
         assert same_scale
+
+
+def with_errors(first: float, second: float, *errors: float | None) -> dict[str, float]:
+    """Two figures, with the errors of those of several seeds."""
+    known = {error_name(x): error for x, error in zip("ab", errors, strict=True)}
+    return {"a": first, "b": second} | {x: e for x, e in known.items() if e is not None}
+
+
+ORDERED = [
+    ("bits", "2", "1"), ("bits", "1", "2"), ("errors", "2", "1"), ("errors", "1", "2"),
+    ("more", "1.05", ""), ("no more", "0.01", ""),
+]  # fmt: skip
+ERRORS = st.floats(0, 1e6)
+
+
+@given(st.sampled_from(ORDERED), POSITIVE, POSITIVE, st.tuples(ERRORS, ERRORS))
+def test_the_spread_of_several_seeds_decides_the_side(
+    words: tuple[str, str, str], first: float, second: float, errors: tuple[float, float]
+) -> None:
+    kind, *numbers = words
+    rule = make_rule(kind, "a", "b", *numbers)
+
+    verdict = rule.judge(with_errors(first, second, *errors), same_scale=False)
+
+    noise = abs(first - second) <= math.hypot(*errors)
+    claimed = "less" if numbers == ["1", "2"] else "more"
+    side = "less" if first < second else "more"
+    holds = (noise or side == "less") if kind == "no more" else (not noise and side == claimed)
+    assert verdict == (IN_DIRECTION if holds else NOT_CONFIRMED)
+
+
+@given(st.sampled_from(ORDERED), POSITIVE, POSITIVE, ERRORS, st.booleans(), st.booleans())
+def test_one_seed_is_judged_by_a_margin_whatever_the_spread_of_the_other(
+    words: tuple[str, str, str],
+    first: float,
+    second: float,
+    error: float,
+    of_first: bool,
+    same_scale: bool,
+) -> None:
+    rule = make_rule(words[0], "a", "b", *words[1:])
+    some = with_errors(first, second, *((error, None) if of_first else (None, error)))
+
+    verdict = rule.judge(some, same_scale=same_scale)
+
+    assert verdict == rule.judge({"a": first, "b": second}, same_scale=same_scale)
+    assert rule.judge_spread(some) == "one seed"
+
+
+@given(st.sampled_from(CLAIMS), st.data())
+def test_without_spread_a_statement_of_order_has_its_margin(
+    claim: Claim, data: st.DataObject
+) -> None:
+    for rule in (x for x in claim.rules if x.order in ("more", "no more") and x.paper is None):
+        first, second = data.draw(POSITIVE), data.draw(POSITIVE)
+        verdict = rule.judge({rule.figure: first, rule.over: second}, same_scale=True)
+        more = rule.order == "more"
+        holds = first / second >= rule.low if more else first - second <= rule.high
+        assert verdict == (CONFIRMED if holds else NOT_CONFIRMED)
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])

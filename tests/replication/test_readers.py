@@ -50,6 +50,19 @@ def test_figures_of_trainings_have_their_names(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_of_several_seeds_the_means_are_read_and_the_first_ones_curves(tmp_path: Path) -> None:
+    lines = [{"step": 1, "split": "train", "seconds": 1.0, "loss": 0.5}]
+    for name in ("linear", "linear-seed1"):
+        write_run(tmp_path / name)
+        write_figures(tmp_path / name, {"loss": 9.0})
+        (tmp_path / name / "metrics.jsonl").write_text(json.dumps(lines[0]) + "\n")
+    own = {"linear/loss": 1.0, "linear/loss/error": 0.5}
+    write_figures(tmp_path, own)
+
+    assert readers.read_run(tmp_path) == own
+    assert readers.read_curves(tmp_path) == {"linear": lines}
+
+
 def test_a_run_without_figures_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="figures"):
         readers.read_run(tmp_path)

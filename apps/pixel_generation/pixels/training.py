@@ -115,10 +115,3 @@ def tested_summary(run: RunFolder) -> dict[str, Any]:
         advice = "resume its training"
         raise ValueError(expected(str(run.summary_file), ", ".join(absent), "none in it", advice))
     return summary
-
-
-def read_bits(summary: Mapping[str, Any]) -> float | None:
-    """Bits/dim of the test images, or of the validation images where only those are known."""
-    metrics = summary["metrics"]
-    bits: float | None = metrics.get("bits_per_dim", metrics.get("validation_bits_per_dim"))
-    return bits

@@ -39,7 +39,6 @@ def test_compare_draws_tabulates_and_keeps_the_records(script: Script, tmp_path:
         assert (seconds, seeds) == (figure(times[name]), "1")
         assert float(loss) == pytest.approx(metrics["loss"], rel=1e-2)
         assert figures[f"{name}/loss"] == metrics["loss"]
-        assert figures[f"{name}/loss-over-linear"] == metrics["loss"] / figures["linear/loss"]
         assert right == [f"{metrics['accuracy']:.2%}", f"{metrics['sequence_accuracy']:.1%}"]
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ from linattn_core.errors import expected
 from linattn_lab import figures
 from linattn_lab.plots import Panel, plot_panels
 from linattn_lab.runs import make_folders, publish
-from linattn_lab.seeds import base_name, merge_seeds
+from linattn_lab.seeds import base_name, compare_rows, merge_seeds
 from linattn_lab.tables import name_environments, table_of
 from linattn_lab.trainings import Runs, Summary, Trainings, curves, with_steps
 from linattn_lab.updates import UpdateTimes
@@ -71,6 +71,9 @@ class Display:
         summarize: the summary of a run that has ended.
         notes: what stands below the table, of the rows of all runs.
         first: the title of the first column.
+        judged: what below the table says which rows differ beyond the noise of seeds: figures by
+            the end of their names, and the words for them.
+        baseline: the row that they are compared with.
     """
 
     columns: Columns
@@ -81,6 +84,8 @@ class Display:
     summarize: Callable[[RunFolder], Summary] = RunFolder.summary
     notes: Callable[[Rows], str] = name_trainings
     first: str = "attention"
+    judged: Mapping[str, str] = field(default_factory=dict)
+    baseline: str = "linear"
 
 
 @dataclass(frozen=True)
@@ -140,16 +145,27 @@ def compare(
     merged = merge_seeds(rows)
     table = table_of(merged, display.columns, first=display.first)
     absent = [f"{name} ({how_far})" for name, how_far in compared.absent.items()]
-    notes = [display.notes(rows), *([f"Not in the table: {'; '.join(absent)}."] if absent else [])]
+    read = display.figures(merged)
+    notes = [display.notes(rows), *judge_rows(display, read)]
+    notes += [f"Not in the table: {'; '.join(absent)}."] if absent else []
     text = "\n".join([table, *notes]).rstrip() + "\n"
     out = trainings.out
     _draw(out / "curves.png", compared, display, budget)
-    figures.write_figures(out, display.figures(merged))
+    figures.write_figures(out, read)
     replace_file(out / "table.md", text.encode())
     if publish_to is not None:
         files = [*FILES, *([TIMES] if (out / TIMES).exists() else [])]
         publish(out, publish_to, files, [*compared.updates.values(), *compared.time.values()])
     return f"\n{text}\nTable, picture and runs are in {out}."
+
+
+def judge_rows(display: Display, read: Mapping[str, float | None]) -> list[str]:
+    """A sentence for each figure that is judged, by the spread of seeds."""
+    sentences = []
+    for figure, words in display.judged.items():
+        if rows := compare_rows(read, figure, display.baseline):
+            sentences.append(f"{words}, beside {display.baseline} by two standard errors: {rows}.")
+    return sentences
 
 
 def train_runs(trainings: Trainings, budget: Budget | None) -> Compared:

@@ -1,6 +1,8 @@
 """Several seeds of one training: their runs, one row for all, and what is noise between two means.
 
-The first seed's run has the name of its variant, the others NAME-seedN.
+The first seed's run has the name of its variant, the others NAME-seedN. A figure of several seeds
+is their mean, and FIGURE/error beside it has two standard errors. A difference of two means within
+two standard errors of it is noise.
 """
 
 from __future__ import annotations
@@ -10,11 +12,22 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, Literal
 
 from linattn_lab.trainings import Summary, Variant
 
 ERRORS = 2.0  # standard errors within which a difference is noise
+
+Figures = Mapping[str, float | None]
+Show = Callable[[float | None], str]
+Judgement = Literal["one seed", "within noise", "less", "more"]
+BEYOND = "a difference beyond the noise of seeds"
+IN_WORDS: Mapping[Judgement, str] = {
+    "one seed": "one seed, which says nothing about the spread",
+    "within noise": "a difference within the noise of seeds",
+    "less": BEYOND,
+    "more": BEYOND,
+}
 
 
 def repeat(variants: Sequence[Variant], seeds: int) -> list[Variant]:
@@ -59,16 +72,69 @@ def noise(values: Sequence[float]) -> float | None:
     return ERRORS * stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
 
 
-def with_noise(row: Summary, name: str, show: Callable[[float | None], str]) -> str:
+def with_noise(row: Summary, name: str, show: Show) -> str:
     """A metric of a row of `merge_seeds`, such as "1.502 ± 0.004"."""
-    value, error = row["metrics"][name], row["errors"][name]
+    return _with_error(row["metrics"][name], row["errors"][name], show)
+
+
+def figure_with_noise(figures: Figures, name: str, show: Show) -> str:
+    """The same of a figure."""
+    return _with_error(figures.get(name), figures.get(error_name(name)), show)
+
+
+def _with_error(value: float | None, error: float | None, show: Show) -> str:
     return show(value) if error is None else f"{show(value)} ± {show(error)}"
 
 
-def describe_difference(first: Sequence[float], second: Sequence[float]) -> str:
-    """Whether the means of two groups of seeds differ by more than noise, in words."""
-    if min(len(first), len(second)) < 2:
-        return "one seed, which says nothing about the spread"
-    error = math.hypot(*(noise(each) or 0.0 for each in (first, second)))
-    inside = abs(mean(first) - mean(second)) <= error
-    return "a difference within the noise of seeds" if inside else "a difference beyond their noise"
+def error_name(figure: str) -> str:
+    """The figure with the two standard errors of another."""
+    return f"{figure}/error"
+
+
+def read_figures(
+    rows: Mapping[str, Summary], metric: str, figure: str, scale: float = 1.0
+) -> dict[str, float | None]:
+    """A metric of rows of `merge_seeds` as ROW/FIGURE, and its error where it has several seeds."""
+    figures: dict[str, float | None] = {}
+    for name, row in rows.items():
+        value, error = row["metrics"][metric], row["errors"][metric]
+        figures[f"{name}/{figure}"] = None if value is None else scale * value
+        if error is not None:
+            figures[error_name(f"{name}/{figure}")] = scale * error
+    return figures
+
+
+def error_of_difference(figures: Figures, *names: str) -> float | None:
+    """Two standard errors of the difference of figures; None where one of them has one seed."""
+    errors = [error for x in names if (error := figures.get(error_name(x))) is not None]
+    return math.hypot(*errors) if len(errors) == len(names) else None
+
+
+def judge_difference(difference: float, error: float | None) -> Judgement:
+    """Whether a difference is less or more than nothing, beyond two standard errors of it."""
+    if error is None:
+        return "one seed"
+    if abs(difference) <= error:
+        return "within noise"
+    return "more" if difference > 0 else "less"
+
+
+def describe_difference(figures: Figures, first: str, second: str) -> str:
+    """What the spread of seeds says of the difference of two figures, in words."""
+    values = [figures.get(x) for x in (first, second)]
+    if values[0] is None or values[1] is None:
+        return "not measured"
+    error = error_of_difference(figures, first, second)
+    return IN_WORDS[judge_difference(values[0] - values[1], error)]
+
+
+def compare_rows(figures: Figures, figure: str, baseline: str) -> str:
+    """Which rows have less or more of a figure than one of them, in words; empty without it."""
+    own, groups = f"{baseline}/{figure}", dict[str, list[str]]()
+    for name in (x for x in figures if x.endswith(f"/{figure}") and x != own):
+        value, other = figures[name], figures.get(own)
+        if value is not None and other is not None:
+            error = error_of_difference(figures, name, own)
+            group = groups.setdefault(judge_difference(value - other, error), [])
+            group.append(name.removesuffix(f"/{figure}"))
+    return "; ".join(f"{', '.join(names)}: {group}" for group, names in sorted(groups.items()))
