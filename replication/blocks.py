@@ -18,14 +18,15 @@ from replication.abstract import abstract
 from replication.cost_tables import costs
 from replication.counts import count_verdicts
 from replication.experiments import ROOT
-from replication.paper_tables import bits, copy, lengths, speech, speedups
+from replication.paper_tables import bits, copy, lengths, speech, speech_trainings, speedups
 from replication.records import Evidence
 from replication.speed_tables import RESULTS, anywhere, gpu, speed
 
 DOCUMENTS = (
     "README.md", "docs/images.md", "docs/replication/report.md", "packages/linattn-cuda/README.md",
     "docs/results/attentions/README.md", "docs/results/copy_task/README.md",
-    "docs/results/conversion/README.md", "docs/text.md", "docs/costs.md", "docs/anywhere.md",
+    "docs/results/conversion/README.md", "docs/results/speech/README.md", "docs/text.md",
+    "docs/costs.md", "docs/anywhere.md",
 )  # fmt: skip
 BLOCK = re.compile(r"(<!-- numbers: ([\w-]+), by [^>]*-->\n).*?(<!-- end of numbers -->)", re.S)
 
@@ -61,6 +62,7 @@ BLOCKS: dict[str, Callable[[list[Evidence]], str]] = {
         for x in (abstract, anywhere, bits, copy, costs, gpu, lengths, speech, speed, speedups)
     },
     "verdicts": count_verdicts,
+    "trained-on-speech": speech_trainings,
     "demo": published("demo"),
     "compared-on-copies": published("copy_task"),
     "compared-on-digits": published("attentions"),

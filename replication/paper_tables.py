@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from linattn_lab.compare import TIMES
 from linattn_lab.runs import read_runs
-from linattn_lab.seeds import compare_rows, figure_with_noise, merge_seeds, read_figures
-from linattn_lab.tables import figure, markdown_table, name_environments
+from linattn_lab.seeds import (
+    compare_rows,
+    figure_with_noise,
+    merge_seeds,
+    read_figures,
+    with_noise,
+)
+from linattn_lab.tables import figure, markdown_table, memory, name_environments, table_of
+from linattn_lab.updates import read_times
 from replication.claims import CLAIMS, FEW_UPDATES, Figures, divide
 from replication.experiments import ROOT
 from replication.plots import paper_gain
@@ -118,6 +127,34 @@ def speech(evidence: list[Evidence]) -> str:
 def long_trainings() -> dict[str, dict[str, Any]]:
     """The trainings of 40 minutes on AN4 by model, each the mean of its seeds."""
     return merge_seeds({name: run["summary"] for name, run in read_runs(SPEECH).items()})
+
+
+def speech_trainings(evidence: list[Evidence]) -> str:
+    """The trainings of 40 minutes: errors and cost of each model."""
+    times = read_times(SPEECH / TIMES, {}, (), dict)
+    sizes: Mapping[str, float] = (times.model_extra or {})["bytes"]
+
+    def percent(name: str) -> Callable[[dict[str, Any]], str]:
+        return lambda row: with_noise(row, name, lambda rate: f"{rate:.2%}")
+
+    rates = {"test": "phoneme_error_rate", "subst.": "substitutions", "ins.": "insertions"}
+    rates |= {"del.": "deletions", "dev": "dev_phoneme_error_rate"}
+    columns = {
+        "seeds": lambda row: f"{row['seeds']}",
+        **{title: percent(name) for title, name in rates.items()},
+        "updates": lambda row: f"{row['steps']:,}",
+        "s per update": lambda row: figure(row["seconds_per_update"]),
+        "parameters": lambda row: f"{row['parameters']:,}",
+        "memory": lambda row: memory(row["memory"]),
+    }
+    rows = {
+        name: {**row, "seconds_per_update": times.seconds[name], "memory": sizes[name]}
+        for name, row in long_trainings().items()
+    }
+    table = table_of(rows, columns, first="model")
+    spread = compare_rows(read_figures(rows, "phoneme_error_rate", "per"), "per", "lstm")
+    beside = f"Errors on the test set, beside lstm by two standard errors: {spread}."
+    return f"{table}\n{describe_long_trainings(evidence)} {beside}"
 
 
 def describe_long_trainings(evidence: list[Evidence]) -> str:

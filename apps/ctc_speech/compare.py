@@ -42,7 +42,6 @@ YEAR = 525_600  # minutes
 COLUMNS: dict[str, Callable[[Any], str]] = {  # after those of errors
     "updates": lambda run: f"{run['steps']:,}",
     "s per update": lambda run: figure(run["seconds_per_update"]),
-    "s per epoch": lambda run: figure(run["metrics"]["seconds_per_epoch"]),
     "parameters": lambda run: f"{run['parameters']:,}",
 }
 
@@ -100,12 +99,13 @@ def main(flags: Flags) -> None:
         models = {
             name: build_model(of, len(corpus.units.inventory)) for name, of in recipes.items()
         }
-        order = pick_typical_batches(build_length_order(data, one))
-        return measure_updates(models, data, recognizer_loss, one.training, flags.rounds, order)
+        order = build_length_order(data, one)
+        few = pick_typical_batches(order)
+        times = measure_updates(models, data, recognizer_loss, one.training, flags.rounds, few)
+        return {**times, "batches": len(order.epoch(0))}
 
     about = {"corpus": corpus.name, "preset": flags.preset}
     times = read_times(out / TIMES, about, list(recipes), measure)
-    budget = Budget(times, 60 * minutes)
     # Those with a convolution are timed in any case: they may be asked for later.
     chosen = [x for x, y in recipes.items() if flags.convolution or not y.depthwise_kernel]
     variants = [make_variant(name, recipes[name], corpus, flags) for name in chosen]
@@ -114,8 +114,8 @@ def main(flags: Flags) -> None:
     trainings = Trainings(
         out, repeat(variants, flags.seeds), lambda of: f"dev_{rate}" in of["metrics"]
     )
-    trainings = trainings.within(budget.seconds, budget.pace(trainings.names))
-    display = build_display(rate, corpus.units.spell)
+    budget, batches = Budget(times, 60 * minutes), (times.model_extra or {}).get("batches")
+    display = build_display(rate, corpus.units.spell, batches)
     print(compare(trainings, display, budget=budget, publish_to=flags.publish, train=train))
 
 
@@ -154,8 +154,12 @@ def make_variant(name: str, recipe: Recipe, corpus: Corpus, flags: Flags) -> Var
     return Variant(name, recipe.training, train, settings)
 
 
-def build_display(rate: str, words: bool) -> Display:
-    """What is shown of the runs: error rates of their labels by the name `rate`, and of words."""
+def build_display(rate: str, words: bool, batches: int | None) -> Display:
+    """What is shown of the runs: error rates of their labels by the name `rate`, and of words.
+
+    Args:
+        batches: of an epoch, where timings.json says them.
+    """
 
     def percent(name: str) -> Callable[[Any], str]:
         return lambda run: with_noise(run, name, lambda rate: f"{rate:.2%}")
@@ -163,6 +167,8 @@ def build_display(rate: str, words: bool) -> Display:
     kinds = {"subst.": "substitutions", "ins.": "insertions", "del.": "deletions"}
     rates = {"test": rate, **kinds, "dev": f"dev_{rate}"}
     columns = {title: percent(name) for title, name in rates.items()} | COLUMNS
+    if batches:
+        columns["s per epoch"] = lambda run: figure(batches * run["seconds_per_update"])
     if words:
         columns["words, test"] = percent(name_rate("word"))
     curves = (Curve("updates", rate), Curve("minutes of updates", rate, over="pace", scale=1 / 60))

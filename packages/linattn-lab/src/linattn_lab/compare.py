@@ -140,7 +140,7 @@ def compare(
         train: False shows the runs that have ended, and names the others that were begun.
     """
     make_folders(trainings.out, publish_to)
-    compared = train_runs(trainings, budget) if train else _find_ended(trainings)
+    compared = train_runs(trainings, budget) if train else _find_ended(fit(trainings, budget))
     rows = read_rows(compared, display, budget)
     merged = merge_seeds(rows)
     table = table_of(merged, display.columns, first=display.first)
@@ -172,9 +172,7 @@ def train_runs(trainings: Trainings, budget: Budget | None) -> Compared:
     """Makes, resumes or keeps each run."""
     if budget is None:
         return Compared(trainings.equal_updates(), {}, {})
-    timed = trainings
-    if budget.seconds is not None:
-        timed = trainings.within(budget.seconds, budget.pace(trainings.names))
+    timed = fit(trainings, budget)
     if budget.way == "once":
         runs = timed.equal_updates()
         return Compared(runs, runs, {})
@@ -189,6 +187,13 @@ def train_runs(trainings: Trainings, budget: Budget | None) -> Compared:
         for x, y in pairs
     }
     return Compared(updates, time, {})
+
+
+def fit(trainings: Trainings, budget: Budget | None) -> Trainings:
+    """The trainings with the updates for which a budget has time."""
+    if budget is None or budget.seconds is None:
+        return trainings
+    return trainings.within(budget.seconds, budget.pace(trainings.names))
 
 
 def _find_ended(trainings: Trainings) -> Compared:

@@ -32,7 +32,7 @@ from linattn_models.training import (
 
 _UPDATES_PER_ROUND = 3
 
-Loss = Callable[[Any, Any], Tensor]
+Loss = Callable[[Any, Any], Tensor | tuple[Tensor, Tensor]]
 
 
 def measure_updates(
