@@ -20,7 +20,7 @@ SHARED = {80: 101_376, 90: 101_376, 100: 101_376, "gfx942": 65_536}
 _STRIDES = ("i64", "i64", "i32", "constexpr")
 _INTEGERS = {
     "heads", "groups", "length", "dim", "value_dim", "segments", "sequences", "parts", "inner",
-    "width", "row_stride", "column_stride", "slots",
+    "width", "row_stride", "column_stride", "slots", "numbers", "rows",
 }  # fmt: skip
 _WIDTHS = {"dim", "value_dim", "inner", "width", "length"}
 _FLOATS = {"eps"}
@@ -39,10 +39,8 @@ _OPERANDS = {
     "grad_value",
 }
 _CAUSAL = (causal.forward, causal.query_gradient, causal.key_gradient, causal.value_gradient)
-KERNELS = (
-    *_CAUSAL,
-    reads.add_up, reads.read_output, reads.read_gradient,
-)  # fmt: skip
+KERNELS = (*_CAUSAL, reads.add_up, reads.read_output, reads.read_gradient)
+WITHOUT_PRODUCTS = (causal.scan, reads.normalizer_gradient, reads.step)
 
 
 class Build(NamedTuple):
@@ -74,7 +72,7 @@ class Build(NamedTuple):
             "bf16": "ieee", "fp16": "bf16x3" if in_two_parts else "tf32", "fp32": "bf16x6",
         }[self.dtype]  # fmt: skip
         settings = {
-            "MAP": MAPS["elu"], "MAP_A": 0, "NORMALIZE": True, "SCALED": True,
+            "MAP": MAPS["elu"], "MAP_A": 0, "NORMALIZE": True, "SCALED": True, "BACKWARDS": True,
             "CHUNK": chosen.chunk, "WIDTH": self.width, "BLOCK": chosen.block,
             "DOT": LANGUAGE_DTYPES[self.dtype == "bf16"], "PRECISION": precision,
             "COMPENSATE": self.with_all,
@@ -105,7 +103,8 @@ class Build(NamedTuple):
     def _kind(self, name: str) -> Any:
         optional = {"key_lengths", "cu_seqlens", "mask", "decay", "initial_s", "initial_z",
                     "last_s", "last_z", "grad_last_s", "grad_last_z", "grad_initial_s",
-                    "grad_initial_z", "grad_decay", "before_s", "before_z", "factors"}  # fmt: skip
+                    "grad_initial_z", "grad_decay", "before_s", "before_z", "factors",
+                    "first", "grad_normalizer", "state_indices"}  # fmt: skip
         is_passed = self.with_all or (name == "mask" and self.with_mask)
         if name.isupper() or (name in optional and not is_passed):
             return "constexpr"

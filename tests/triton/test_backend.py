@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +18,7 @@ from linattn_triton import device
 from linattn_triton.backend import LONGEST, TritonBackend
 
 X = torch.zeros(1, 1, 1, 8)
-CACHED = (device.missing, device.unusable, device.too_old)
+CACHED = (device.missing, device.unusable, device.too_old, device.programs_at_once)
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +71,33 @@ def test_an_old_gpu_is_refused(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "a GPU")
     assert (device.too_old(0) is not None) == refused
+
+
+def test_a_triton_that_cannot_start_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its launcher is compiled in C when it starts."""
+
+    class Runtime:
+        @property
+        def driver(self) -> Any:
+            raise RuntimeError("Failed to find C compiler.")
+
+    found = importlib.import_module
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(device, "missing", lambda: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(
+        device.importlib,
+        "import_module",
+        lambda name: Runtime() if name == "triton.runtime" else found(name),
+    )
+    reason = str(TritonBackend().unusable())
+    assert "Failed to find C compiler." in reason and "gcc" in reason
+
+
+def test_a_small_gpu_gets_few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = SimpleNamespace(multi_processor_count=40)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
+    assert device.programs_at_once(torch.device("cuda")) == 160
 
 
 @pytest.mark.parametrize("width", [256, 257])

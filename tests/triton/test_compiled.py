@@ -12,7 +12,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 from linattn_triton import causal
 from linattn_triton.configurations import TABLE
-from tests.triton.compiled import AMD, KERNELS, NVIDIA, SHARED, Build
+from tests.triton.compiled import AMD, KERNELS, NVIDIA, SHARED, WITHOUT_PRODUCTS, Build
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") == "1", reason="kernels are interpreted, not compiled"
@@ -35,7 +35,7 @@ def check(build: Build) -> None:
     compiled = build.compile()
     assert compiled.metadata.shared <= SHARED[build.target.arch], build
     code = compiled.asm.get("ptx") or compiled.asm["amdgcn"]
-    assert PRODUCTS.search(code), build
+    assert bool(PRODUCTS.search(code)) == (build.kernel in KERNELS), build
     assert not LEFT_IN_REGISTERS.search(code), build
     if build.target.backend == "cuda":
         assert local_bytes(compiled.asm["cubin"]) <= MOST_LOCAL[build.dtype][build.width], build
@@ -78,14 +78,22 @@ def name(build: Build) -> str:
     return f"{build.kernel.__name__}-{build.width}-{build.dtype}-{build.target.arch}"
 
 
-# Every kernel, at every width, for every GPU. The dtype, and whether all arguments are there, take
-# turns: every two values of these five meet, and so do every kernel, width and dtype. The whole
-# product is six times as much to compile.
+# Every kernel with products, at every width, for every GPU. The dtype, and whether all arguments
+# are there, take turns: every two values of these five meet, and so do every kernel, width and
+# dtype. The whole product is six times as much to compile. Then those without products.
 BUILDS = [
     Build(kernel, width, DTYPES[(k + w + t) % 3], target, with_all=(k + t) % 2 == 0)
     for k, kernel in enumerate(KERNELS)
     for w, width in enumerate(sorted({width for width, _ in TABLE}))
     for t, target in enumerate((*NVIDIA.values(), AMD))
+]
+
+
+BUILDS += [
+    Build(kernel, 64, dtype, target, with_all=with_all)
+    for kernel in WITHOUT_PRODUCTS
+    for target in (*NVIDIA.values(), AMD)
+    for dtype, with_all in (("bf16", False), ("fp32", True))
 ]
 
 

@@ -8,8 +8,6 @@ WIDEST = 256
 """The most features or values that a program keeps."""
 NARROWEST = 16
 """The fewest rows or columns of a matrix product."""
-MANY = 512
-"""Programs that fill a GPU: sequences are cut until there are so many."""
 SHORTEST = 256
 """The fewest positions of a segment: shorter ones cost more in states than they gain."""
 LONG = 2**16

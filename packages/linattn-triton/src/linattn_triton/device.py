@@ -10,6 +10,8 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
+from linattn_core.errors import quote
+
 OLDEST_TRITON = (3, 6)
 # The first with bfloat16 products.
 OLDEST_CAPABILITY = (8, 0)
@@ -51,8 +53,23 @@ def unusable() -> str | None:
     if reason is not None or interprets():
         return reason
     if torch.cuda.is_available() or torch.xpu.is_available():
-        return None
-    return "torch finds no GPU, or no driver for it, and Triton's kernels run on GPUs."
+        return _cannot_start()
+    return (
+        "torch finds no GPU, or no driver for it; see whether `nvidia-smi`, `rocm-smi` or "
+        "`xpu-smi` lists one."
+    )
+
+
+def _cannot_start() -> str | None:
+    """Why triton does not start, as a sentence: the first time, it compiles its launcher in C."""
+    try:
+        _ = importlib.import_module("triton.runtime").driver.active
+    except Exception as error:  # noqa: BLE001 - of the compiler, the loader or the driver
+        return (
+            f"triton does not start here: {quote(error)}; it needs the GPU's driver, a C compiler "
+            "(gcc or clang in PATH, or CC), and the headers of Python."
+        )
+    return None
 
 
 def refuses(device: torch.device) -> str | None:
@@ -74,9 +91,10 @@ def too_old(index: int | None) -> str | None:
     capability = torch.cuda.get_device_capability(index)
     if capability >= OLDEST_CAPABILITY:
         return None
-    return "its kernels need compute capability {}.{} and {} has {}.{}.".format(
-        *OLDEST_CAPABILITY, torch.cuda.get_device_name(index), *capability
-    )
+    return (
+        "its kernels need compute capability {}.{} and {} has {}.{}; install linattn-cuda, or pass "
+        'backend="reference".'
+    ).format(*OLDEST_CAPABILITY, torch.cuda.get_device_name(index), *capability)
 
 
 @functools.cache
@@ -86,6 +104,14 @@ def capability(device: torch.device) -> int:
         return 0
     major, minor = torch.cuda.get_device_capability(device)
     return 10 * major + minor
+
+
+@functools.cache
+def programs_at_once(device: torch.device) -> int:
+    """How many programs fill a GPU: four for each of its multiprocessors."""
+    if device.type != "cuda":
+        return 512
+    return 4 * torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def current(device: torch.device) -> AbstractContextManager[object]:

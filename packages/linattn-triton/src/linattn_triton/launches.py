@@ -13,7 +13,7 @@ from linattn_core.calls import AttentionCall, Gradients, Output, StepCall
 from linattn_core.native import new_gradients
 from linattn_core.state import LinearAttentionState
 from linattn_triton import causal, device, reads
-from linattn_triton.configurations import LONG, MANY, SHORTEST, choose, power_of_two
+from linattn_triton.configurations import LONG, SHORTEST, choose, power_of_two
 from linattn_triton.constants import LANGUAGE_DTYPES, MAPS
 
 # Positions of a program of `reads.normalizer_gradient`.
@@ -121,7 +121,7 @@ def noncausal_forward(call: AttentionCall, output: Output) -> None:
     _add_up(call, state, call.key, call.value, call.initial_state)
     heads = call.num_sequences * call.heads
     options, blocks = _options(call, call.feature_dim, call.value_dim)
-    parts = _parts(call.query_length, options["CHUNK"], heads * blocks)
+    parts = _parts(call, call.query_length, options["CHUNK"], heads * blocks)
     _launch(
         reads.read_output, heads * blocks * parts,
         *_tensors(call.query), *state, output.out, output.normalizer, call.cu_seqlens,
@@ -190,7 +190,7 @@ def _add_up(
 ) -> None:
     """into = start + the sums of phi(a) c^T and phi(a); of queries, if there is an h, else keys."""
     blocks = _options(call, call.feature_dim, call.value_dim)[1]
-    segments = _parts(a.shape[2], 64, call.num_sequences * call.kv_heads * blocks)
+    segments = _parts(call, a.shape[2], 64, call.num_sequences * call.kv_heads * blocks)
     sums, _ = _sum_segments(call, segments, a, c, h=h, normalizer=normalizer)
     for target, parts, first in zip(into, sums, _pair(start), strict=True):
         torch.sum(parts, 0, out=target)
@@ -281,7 +281,7 @@ def _read(
     heads, length, width = into.shape[1:]
     rows = call.num_sequences * heads
     options, blocks = _options(call, a.shape[3], width, cancels=h is not None)
-    parts = _parts(length, options["CHUNK"], rows * blocks)
+    parts = _parts(call, length, options["CHUNK"], rows * blocks)
     places, groups = (
         (_places(call), 1) if h is None else ((None, call.cu_seqlens, None), call.groups)
     )
@@ -337,17 +337,19 @@ def _new_states(call: AttentionCall, chunk: int, dot: Any) -> tuple[Tensor, Tens
     return s, call.value.new_empty(shape, dtype=torch.float32)
 
 
-def _parts(length: int, chunk: int, programs: int) -> int:
-    """Programs that share the chunks of a sequence, until there are many."""
-    return max(1, min(-(-length // chunk), 2 * MANY // max(1, programs)))
+def _parts(call: AttentionCall, length: int, chunk: int, programs: int) -> int:
+    """Programs that share the chunks of a sequence, until they fill the GPU twice."""
+    many = 2 * device.programs_at_once(call.device)
+    return max(1, min(-(-length // chunk), many // max(1, programs)))
 
 
 def _segments(call: AttentionCall) -> int:
-    """Pieces that each sequence of a causal call is cut into, a program for each."""
+    """Pieces that each sequence of a causal call is cut into, until they fill the GPU."""
     blocks = _options(call, call.feature_dim, call.value_dim)[1]
     programs = call.num_sequences * call.kv_heads * blocks
     length = call.batch * call.key_length // max(1, call.num_sequences)
-    return max(1, min(length // SHORTEST, MANY // max(1, programs)))
+    most = device.programs_at_once(call.device) // max(1, programs)
+    return max(1, min(length // SHORTEST, most))
 
 
 def _tensors(*tensors: Tensor) -> tuple[Any, ...]:

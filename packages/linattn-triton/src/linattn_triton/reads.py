@@ -193,7 +193,7 @@ def normalizer_gradient(
     tl.store(h + rows, total, mask=present)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=CUTS)
 def step(
     q, q_strides, k, k_strides, v, v_strides, s, s_strides, z, z_strides, out, state_indices, decay,
     heads, groups, dim, value_dim, slots, eps,

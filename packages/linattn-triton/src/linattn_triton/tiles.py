@@ -12,7 +12,7 @@ import triton.language as tl
 
 ELU = tl.constexpr(1)
 RELU = tl.constexpr(2)
-CUTS = ("segments", "parts", "sequences", "rows")
+CUTS = ("segments", "parts", "sequences", "rows", "slots")
 """Arguments that change with the batch: Triton is not to compile again for 1 or multiples of 16."""
 
 
