@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import gc
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -286,6 +287,13 @@ def test_a_recorder_needs_a_gpu() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(CannotCompile, match="finds no CUDA GPU"):
             CudaGraphRecorder(torch.device("cuda"))
+
+
+def test_fusing_needs_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setitem(sys.modules, "triton", None)
+    with pytest.raises(CannotCompile, match="expected Triton, got no module triton"):
+        CudaGraphRecorder(torch.device("cuda"), fuses=True)
 
 
 # On a GPU

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -98,3 +99,10 @@ def test_fewer_bits_that_cannot_be_are_refused(tmp_path: Path) -> None:
     save(tiny_model("softmax"), tmp_path / "model")
     with pytest.raises(ValueError, match="causal linear attention"):
         load_decoder(tmp_path / "model")
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:99", 3.5])
+def test_a_device_that_is_not_there(tmp_path: Path, device: Any) -> None:
+    save(tiny_model().float(), tmp_path / "model")
+    with pytest.raises(ValueError, match="device: expected 'cpu', or a CUDA GPU"):
+        load_decoder(tmp_path / "model", device=device)

@@ -92,8 +92,8 @@ def compile_decoder(
             "none" can step any number.
         fuse: on a GPU, `torch.compile` makes a step of fewer kernels before it is recorded: for one
             row of `TransformerConfig.language` 14 a layer, and 8 without its window, in place of
-            some 70 and 26. It needs Triton, and time at the first step of each number of rows: by
-            estimate a minute. Without effect on the CPU, where a step is one call.
+            some 70 and 26. It needs Triton, a C compiler, and time at the first step of each number
+            of rows: by estimate a minute. Without effect on the CPU, where a step is one call.
 
     Returns:
         For a model of tokens, a `CompiledDecoder` with its `prefill`, `step`, `generate`, `stream`
@@ -108,7 +108,6 @@ def compile_decoder(
     Cost: memory for the packed weights, and the time to read the model's weights twice. On a GPU
     also memory for the states of the last four batch sizes that were stepped.
     """
-    boolean("fuse", fuse)
     description = read_description(model, max_length)
     decoder = compile_described(model, description, weights, backend, fuse=fuse)
     if isinstance(decoder, CompiledDecoder) and isinstance(model, nn.Module):
@@ -146,6 +145,7 @@ def compile_described(
             an `EagerRecorder`, which runs the operations one by one, this works on any device.
     """
     one_of("weights", weights, WEIGHTS)
+    boolean("fuse", fuse)
     tokens = description.tokens
     draws_inside = tokens is not None and tokens.sampler is not None
     invert = model.head.invert if draws_inside else None

@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.util import find_spec
 from types import FunctionType
 from typing import Protocol, TypeVar, cast
 
@@ -121,6 +122,9 @@ class CudaGraphRecorder:
             got = f"torch {torch.__version__}, which finds no CUDA GPU"
             advice = "install torch for CUDA and a driver, or decode on the CPU"
             raise CannotCompile(expected("a CUDA graph", f"a GPU for {device}", got, advice))
+        if fuses and find_spec("triton") is None:
+            advice = "install a torch for CUDA, which brings it, or leave out fuse=True"
+            raise CannotCompile(expected("fuse=True", "Triton", "no module triton", advice))
         self.device = device
         self._stream: torch.cuda.Stream | None = None
         self._last: torch.cuda.Stream | None = None

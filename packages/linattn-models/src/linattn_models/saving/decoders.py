@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 
 from linattn_core.decoder_spec import WEIGHTS, CannotCompile, DecoderDescription
-from linattn_core.errors import expected
+from linattn_core.errors import expected, quote
 from linattn_models.basics.validation import json_object, one_of
 from linattn_models.decoding import CompiledDecoder, CompiledTransformer, compile_decoder
 from linattn_models.decoding.compiled import compile_described, read_description
@@ -84,6 +84,8 @@ def load_decoder(
     backend: str = "auto",
     max_length: int | None = None,
     device: str | torch.device = "cpu",
+    *,
+    fuse: bool = False,
 ) -> CompiledDecoder | CompiledTransformer:
     """The compiled decoder of a saved model, with the weights in which it was written.
 
@@ -93,28 +95,37 @@ def load_decoder(
     Args:
         folder: of a causal `Transformer` or `AutoregressiveTransformer` with linear attention, or
             a file that `export_decoder` wrote.
-        backend, max_length: as for `compile_decoder`; a file has a length of its own.
+        backend, max_length, fuse: as for `compile_decoder`; a file has a length of its own.
         device: "cpu", or a CUDA GPU.
 
     Raises:
-        FileNotFoundError, ValueError: as for `load` and `compile_decoder`.
+        FileNotFoundError, ValueError: as for `load` and `compile_decoder`; no such device.
         TypeError: a model of another kind.
 
     Cost: the time to read the files and pack the weights; the model is not kept.
     """
-    path = Path(folder)
+    path, device = Path(folder), _find_device(device)
     if path.is_file():
         if max_length is not None:
             advice = "export it with that length"
             raise ValueError(expected("max_length", "None for a file", max_length, advice))
-        return _load_file(path, backend, torch.device(device))
+        return _load_file(path, backend, device, fuse)
     model, weights = load_with_weights(path)
     decoded = cast(AutoregressiveTransformer, model.to(device))
-    return compile_decoder(decoded, weights, backend, max_length)
+    return compile_decoder(decoded, weights, backend, max_length, fuse=fuse)
+
+
+def _find_device(device: Any) -> torch.device:
+    """The device, if it is there."""
+    try:
+        return torch.empty(0, device=device).device
+    except (AssertionError, RuntimeError, TypeError) as error:
+        wanted = "'cpu', or a CUDA GPU that torch finds"
+        raise ValueError(expected("device", wanted, quote(device))) from error
 
 
 def _load_file(
-    path: Path, backend: str, device: torch.device
+    path: Path, backend: str, device: torch.device, fuse: bool
 ) -> CompiledDecoder | CompiledTransformer:
     description, weights, metadata = read_decoder(path, device)
     config = json_object(metadata.get("config", "").encode(), f"{path}: config")
@@ -126,7 +137,7 @@ def _load_file(
     _check_settings(path, model, description)
     if "tokenizer_file" in metadata and description.tokens is not None:
         give_tokenizer(model, str(path), metadata["tokenizer_file"].encode())
-    decoder = compile_described(model, description, weights, backend)
+    decoder = compile_described(model, description, weights, backend, fuse=fuse)
     if isinstance(decoder, CompiledDecoder):
         decoder.set_fingerprint(metadata.get("fingerprint"))
     return decoder
