@@ -62,6 +62,8 @@ def test_refusals_carry_every_reason(description: DecoderDescription) -> None:
 def test_backends_that_are_unknown_or_not_live(description: DecoderDescription) -> None:
     with pytest.raises(ValueError, match="narow"):
         compile_decoder("narow", description, "int8")
+    with pytest.raises(ValueError, match="got 5"):
+        compile_decoder(5, description, "int8")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no such library"):
         compile_decoder("broken", description, "int8")
 

@@ -20,8 +20,9 @@ pytestmark = pytest.mark.usefixtures("emulation")
 
 ONE = Case(batch=1, heads=2, head_dim=64, value_dim=64, dtype=torch.bfloat16)
 CASES = [pytest.param(ONE.with_(head_dim=n, value_dim=n), id=f"{n} dims") for n in (64, 128)]
-# Shared memory of a block in which the generic kernels fit, and the lean ones do not.
-LITTLE = 64 * 1024
+# Shared memory of a block in which the generic kernels fit, and the lean ones do not; and that of
+# 8.6, 8.9 and 12.x.
+LITTLE, SOME = 64 * 1024, 99 * 1024
 
 
 @pytest.mark.parametrize("feature_map", ["identity", "relu", "elu"])
@@ -60,9 +61,9 @@ def test_gradients_of_any_call(data: st.DataObject) -> None:
 
 
 @contextmanager
-def little_memory(emulation: ModuleType) -> Iterator[None]:
-    """A GPU whose blocks have too little shared memory for a lean kernel."""
-    emulation.set_shared_limit(LITTLE)
+def shared_memory(limit: int, emulation: ModuleType) -> Iterator[None]:
+    """A GPU whose blocks may have so many bytes of shared memory."""
+    emulation.set_shared_limit(limit)
     try:
         yield
     finally:
@@ -87,7 +88,9 @@ def test_they_run_where_they_fit(one: Case, emulation: ModuleType) -> None:
     generic = count_products(case.with_(value_dim=one.value_dim - 1), emulation)
     assert lean[0] != generic[0]
     assert (lean[1] != generic[1]) == (one.head_dim == 64)
-    with little_memory(emulation):
+    with shared_memory(SOME, emulation):
+        assert count_products(case, emulation) == (lean if one.head_dim == 64 else generic)
+    with shared_memory(LITTLE, emulation):
         assert count_products(case, emulation) == generic
         assert_within_budget(case, WALKING)
 

@@ -127,10 +127,11 @@ X = torch.zeros(1, 1, 4, 8)
         ((X, X[..., :5], X), {}, "dim"),
         ((X, X, X.double()), {}, "float64"),
         ((X, X, X), {"feature_map": "favor"}, "favor"),
+        ((X.numpy(), X, X), {}, "ndarray"),
     ],
 )
 def test_a_rung_checks_what_its_kernels_rely_on(
-    tensors: tuple[torch.Tensor, ...], options: dict[str, Any], named: str
+    tensors: tuple[Any, ...], options: dict[str, Any], named: str
 ) -> None:
     with pytest.raises((ValueError, TypeError), match=named):
         LADDER["overlapped"].attention(*tensors, **options)

@@ -161,9 +161,12 @@ def _warn_of_missing_kernels(device: torch.device) -> None:
         return
     live = [entry for entry in others if entry.backend and entry.backend.unusable() is None]
     faults = "".join(f" ({entry.name}: {entry.condition})" for entry in others if entry not in live)
+    advice = "`python -m pip install ./packages/linattn-triton` installs some"
+    if any(entry.name == "triton" for entry in others):
+        advice = "`python -m linattn_core.info` shows what is installed"
     warnings.warn(
         f"Calls on {device} run by plain PyTorch, which is slow, as no kernels for it are "
-        f"live{faults}; `python -m pip install ./packages/linattn-triton` installs some.",
+        f"live{faults}; {advice}.",
         RuntimeWarning,
         stacklevel=2,
     )
@@ -192,7 +195,7 @@ def find_backend(name: str) -> Backend:
             if entry.backend is None:
                 raise ValueError(expected(f"backend {name!r}", "a live one", entry.condition))
             return entry.backend
-    advice = near(name, ("auto", *backends()))
+    advice = near(str(name), ("auto", *backends()))
     raise ValueError(expected("backend", "a name of those installed", quote(name), advice))
 
 

@@ -41,7 +41,7 @@ def find_build_fault() -> str | None:
     if not _native.built_with:
         return (
             "linattn-cuda was built without its CUDA kernels; install linattn-triton, which needs "
-            "no compiler, or build it again with LINATTN_CUDA=ON where there is an nvcc."
+            "no nvcc, or build it again with LINATTN_CUDA=ON where there is one."
         )
     if not torch.backends.cuda.is_built():
         return (

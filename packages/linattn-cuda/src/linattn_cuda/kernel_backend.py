@@ -132,9 +132,10 @@ class KernelBackend(ABC):
                 )
         gpu = self.gpu(call.device)
         if gpu.capability < OLDEST_CAPABILITY:
-            return "its kernels need compute capability {}.{} and {} has {}.{}.".format(
-                *OLDEST_CAPABILITY, gpu.name, *gpu.capability
-            )
+            return (
+                "its kernels need compute capability {}.{} and {} has {}.{}; pass "
+                'backend="reference".'
+            ).format(*OLDEST_CAPABILITY, gpu.name, *gpu.capability)
         return self._refuses_length(call) or self._refuses_width(call, gpu)
 
     def _refuses_length(self, call: AttentionCall | StepCall) -> str | None:

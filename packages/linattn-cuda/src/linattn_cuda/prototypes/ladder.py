@@ -155,8 +155,7 @@ class Rung:
         Raises:
             ValueError: tensors that are not on a GPU, or whose shapes, dtypes or map do not fit.
         """
-        tensors = query.detach(), key.detach(), value.detach()
-        call = AttentionCall(*tensors, True, feature_map)
+        call = AttentionCall(query, key, value, True, feature_map)
         call = check_attention(call, "cupy", enable_gqa=False)
         if (reason := self.refuses(call)) is not None:
             raise ValueError(f"rung {self.name!r} cannot run this call: {reason}")
@@ -216,10 +215,10 @@ def find_refusal(call: AttentionCall) -> str | None:
             return f"its rungs are forward only and take {name}={usual} alone; {ELSEWHERE}."
     if call.heads != call.kv_heads or len(dtypes) > 1 or not dtypes <= DTYPES.keys():
         names = " and ".join(sorted(str(x).removeprefix("torch.") for x in dtypes))
-        got = f"{call.heads} and {call.kv_heads} heads of {names}"
+        got = f"{call.heads} and {call.kv_heads} heads of {names}; {ELSEWHERE}"
         return f"its rungs take as many heads of keys, in one dtype of 16 or 32 bits, not {got}."
     if call.feature_map not in POINTWISE or wide > WIDEST:
-        got = f"{quote(call.feature_map)} and {wide}"
+        got = f"{quote(call.feature_map)} and {wide}; {ELSEWHERE}"
         return f"its rungs take {', '.join(POINTWISE)} and up to {WIDEST} numbers, not {got}."
     return None
 
