@@ -41,7 +41,7 @@ def linear_rows(
     value: Tensor,
     rows: Tensor,
     is_causal: bool = True,
-    normalize: bool = True,
+    bare: bool = False,
 ) -> Tensor:
     """Rows of linear attention with phi = elu + 1 (the paper's equations 8 and 9, or 4 and 5).
 
@@ -49,16 +49,17 @@ def linear_rows(
         query, key: (B, H, N, D) float64. value: (B, H, N, M) float64.
         rows: (R,) positions.
         is_causal: row i sees the keys up to i, not all of them.
-        normalize: False leaves out the division by the normalizer.
+        bare: without phi and the division by the normalizer.
 
     Returns:
         (B, H, R, M).
     """
-    scores = (F.elu(query[:, :, rows]) + 1) @ (F.elu(key) + 1).mT
+    phi_q, phi_k = (x if bare else F.elu(x) + 1 for x in (query[:, :, rows], key))
+    scores = phi_q @ phi_k.mT
     if is_causal:
         scores = scores.masked_fill(_later(scores, rows), 0)
     out = scores @ value
-    return out / (scores.sum(-1, keepdim=True) + EPS) if normalize else out
+    return out if bare else out / (scores.sum(-1, keepdim=True) + EPS)
 
 
 def softmax_rows(

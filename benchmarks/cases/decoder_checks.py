@@ -16,8 +16,8 @@ from linattn_models.decoding import SamplingParams, Settings, start_draws
 STEPS = "decoding by steps"
 # What the compiled decoder's parameters may differ from the float64 oracle's by, as largest error
 # over largest magnitude. Rounded weights are another model: the bounds are about five times the
-# error that was measured with this one.
-TOLERANCE = {"float32": 1e-3, "bfloat16": 1e-2, "int8": 2e-2}
+# error that was measured with these models; of language models, it is larger.
+TOLERANCE = {"float32": 1e-3, "bfloat16": 3e-2, "int8": 2e-2}
 # The share of tokens that may be drawn differently: rounding decides between near candidates.
 MOST_OTHER_DRAWS = 1e-3
 CHECKED_BATCH = 2

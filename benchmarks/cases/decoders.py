@@ -42,12 +42,19 @@ def generate_eagerly(attention: str, task: Task) -> Method:
     return _generation(model, partial(check_steps, model), task, work, "eager")
 
 
-def generate_compiled(weights: str, task: Task) -> Method:
-    """Generates whole images by a compiled decoder, whose packing of the weights is not timed."""
-    model = task.model()
-    decoder = pack_decoder(model, weights)
+def generate_compiled(
+    weights: str, task: Task, attention: Attention | None = None, *, fuse: bool = False
+) -> Method:
+    """Generates whole sequences by a compiled decoder, whose packing of the weights is not timed.
+
+    Args:
+        fuse: as for `compile_decoder`.
+    """
+    model = task.model(attention)
+    decoder = pack_decoder(model, weights, fuse=fuse)
     check = partial(check_compiled, model, decoder, task.batch)
-    return _generation(model, check, task, _least_work(task, task.length, weights), decoder)
+    work = {} if task.language else _least_work(task, task.length, weights)
+    return _generation(model, check, task, work, decoder)
 
 
 def generate_by_peer(task: Task, settings: Settings) -> Method:
@@ -99,10 +106,12 @@ def read_weights(weights: str, task: Task) -> Method:
     return Method(lambda: None, run=data.amax, traffic=count)
 
 
-def pack_decoder(model: AutoregressiveTransformer, weights: str) -> CompiledDecoder:
+def pack_decoder(
+    model: AutoregressiveTransformer, weights: str, *, fuse: bool = False
+) -> CompiledDecoder:
     """Packs the weights; NotMeasured where no backend compiles the model."""
     try:
-        return linattn_models.compile_decoder(model, weights)
+        return linattn_models.compile_decoder(model, weights, fuse=fuse)
     except linattn_models.CannotCompile as reason:
         raise NotMeasured(str(reason)) from None
 

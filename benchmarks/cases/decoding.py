@@ -18,6 +18,9 @@ COMPILED = {weights: compiled_name(weights) for weights in WEIGHT_BYTES}
 READING = {weights: f"reading the weights ({weights})" for weights in WEIGHT_BYTES}
 ATTENTIONS = {"decay": Linear(decay="fixed"), "a window of 64": Linear(window_size=64)}
 LANGUAGE, LANGUAGE_EAGER = "language model (compiled)", "language model (eager)"
+# Of the language model that a GPU decodes: without its window, and with it.
+WINDOWS = {"": Linear(decay="gated"), ", a window of 64": Linear(decay="gated", window_size=64)}
+RECORDED, FUSED = "recorded", "recorded, fused"
 FIRST, LAST = "first step", "784th step"
 GPU: dict[str, Any] = {"device": "cuda", "rounds": (2, 10)}
 # By the end of a case's name: the number of images, and fields of the case.
@@ -78,6 +81,18 @@ def whole_images(task: Task, settings: Settings) -> dict[str, Make]:
     }
 
 
+def language_model(task: Task, settings: Settings) -> dict[str, Make]:
+    """A language model on a GPU, its kernels recorded as they are and fused."""
+    text = dataclasses.replace(task, language=True)
+    return {
+        name + window: partial(
+            decoders.generate_compiled, "bfloat16", text, attention, fuse=name == FUSED
+        )
+        for window, attention in WINDOWS.items()
+        for name in (RECORDED, FUSED)
+    }
+
+
 def decoding_case(name: str, shows: str, methods: Setup, task: Task, **fields: Any) -> Case:
     """A case whose methods decode the images of a task."""
 
@@ -131,4 +146,11 @@ def images(batch: int, **fields: Any) -> Case:
 CASES = (
     *(case for name, batch in STEPS.items() for case in steps(name, batch)),
     *(images(batch, **fields) for batch, fields in IMAGES),
-)
+    decoding_case(
+        "generation/language-model/one-text",
+        "64 tokens of one text, by 4 layers of `TransformerConfig.language`, 16 heads of 128, in "
+        "bfloat16.",
+        language_model, Task(1, 4, 16, 128, length=64),
+        ratios=tuple((RECORDED + x, FUSED + x) for x in WINDOWS), unit="text", seconds=4, **GPU,
+    ),
+)  # fmt: skip

@@ -120,14 +120,14 @@ def few_heads(backward: bool) -> Case:
 
 
 def make_gpu_case(problem: Problem) -> Case:
-    """Operators side by side on a GPU; softmax attention has no form without the normalizer."""
+    """Operators side by side on a GPU; softmax attention has no numerator alone."""
     dtype = str(problem.dtype).removeprefix("torch.")
-    kind = "" if problem.normalize else "-not-normalized"
-    names = (*ON_GPU, SDPA) if problem.normalize else ON_GPU
+    kind, names = ("-numerator", ON_GPU) if problem.bare else ("", (*ON_GPU, SDPA))
     what = f"{dtype}-d{problem.width}{kind}"
     return attention_case(
         f"operator/{what}-h{problem.heads}/{problem.slug}",
-        f"Causal attention, {problem.passes}, {problem}.",
+        f"Causal attention, {problem.passes}, {problem}"
+        f"{', without feature map and normalizer' if problem.bare else ''}.",
         {name: (name, problem) for name in names},
         ratios=tuple((name, LINEAR_CUDA) for name in names[1:]),
         **GPU,
@@ -136,9 +136,9 @@ def make_gpu_case(problem: Problem) -> Case:
 
 def gpu_problems() -> Iterator[Problem]:
     """Each width and dtype with few heads and many, forward and with gradients."""
-    for width, dtype, normalize in itertools.product(GPU_WIDTHS, GPU_DTYPES, (True, False)):
+    for width, dtype, bare in itertools.product(GPU_WIDTHS, GPU_DTYPES, (False, True)):
         for heads in GPU_HEADS:
-            size = Problem(MIDDLE, 1, heads, width, dtype=dtype, normalize=normalize)
+            size = Problem(MIDDLE, 1, heads, width, dtype=dtype, bare=bare)
             yield from passes(size)
 
 

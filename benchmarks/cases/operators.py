@@ -127,16 +127,14 @@ def require_backend(name: str) -> None:
 
 def linear_rows(problem: Problem) -> Call:
     """The oracle of linear attention."""
-    return lambda _, rows, q, k, v: oracle.linear_rows(
-        q, k, v, rows, problem.causal, problem.normalize
-    )
+    return lambda _, rows, q, k, v: oracle.linear_rows(q, k, v, rows, problem.causal, problem.bare)
 
 
 def _linear(backend: str, problem: Problem) -> Operator:
     require_backend(backend)
     call = partial(
-        linattn_core.linear_attention, is_causal=problem.causal, feature_map="elu",
-        normalize=problem.normalize, backend=backend,
+        linattn_core.linear_attention, is_causal=problem.causal, normalize=not problem.bare,
+        feature_map="identity" if problem.bare else "elu", backend=backend,
     )  # fmt: skip
     return Operator(call, linear_rows(problem))
 
@@ -211,8 +209,9 @@ def _flash_linear(function: str, problem: Problem, settings: Settings) -> Operat
     # Its feature maps are modules outside the operator, elu + 1 in the dtype of the inputs.
     def call(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         out: Tensor
-        phi_q, phi_k = F.elu(query) + 1, F.elu(key) + 1
-        out, _ = attend(phi_q, phi_k, value, scale=1.0, normalize=problem.normalize)
+        if not problem.bare:
+            query, key = F.elu(query) + 1, F.elu(key) + 1
+        out, _ = attend(query, key, value, scale=1.0, normalize=not problem.bare)
         return out
 
     return Operator(call, linear_rows(problem), length_first=True)

@@ -20,7 +20,7 @@ class Problem:
     Args:
         width: of queries, keys and values.
         backward: whether the backward pass is measured too.
-        normalize: whether linear attention divides by its normalizer.
+        bare: linear attention without feature map and normalizer: the numerator alone.
     """
 
     length: int
@@ -31,7 +31,7 @@ class Problem:
     backward: bool = False
     dtype: torch.dtype = torch.float32
     device: Device = "cpu"
-    normalize: bool = True
+    bare: bool = False
 
     def __str__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")

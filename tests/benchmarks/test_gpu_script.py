@@ -22,7 +22,7 @@ def test_a_dry_run_names_commands_that_exist(repository: Path) -> None:
     assert 0 < sum(seconds) <= 9 * 60
     modules, cases, tests = (
         re.findall(pattern, ended.stdout)
-        for pattern in (r"python -m (\S+)", r"--only (\S+)", r"tests/\S+")
+        for pattern in (r"python3 -m (\S+)", r"--only (\S+)", r"tests/\S+")
     )
     assert modules and cases and tests
     assert all(map(find_spec, modules))

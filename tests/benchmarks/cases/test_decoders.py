@@ -20,13 +20,13 @@ from linattn_models import (
 from tests.benchmarks.helpers import QUICK, forget
 
 TASK = Task(2).for_settings(QUICK)
-CASES = (  # the last two are those of a GPU, with the CPU in its place
+CASES = (  # the last three are those of a GPU, with the CPU in its place
     ("generation/filters/32000-flat/batch-32", "cpu"), ("generation/flat/10000-tokens", "cpu"),
     ("generation/prompts/ragged", "cpu"), ("decoding/steps/one-image", "cpu"),
     ("decoding/compiled-steps/batch-100", "cpu"), ("decoding/options/one-image", "cpu"),
     ("serving/engine", "cpu"), ("serving/reading", "cpu"), ("serving/states", "cpu"),
     ("generation/images/one-image", "cuda"),
-    ("generation/images/batch-10000", "cuda"),
+    ("generation/images/batch-10000", "cuda"), ("generation/language-model/one-text", "cuda"),
 )  # fmt: skip
 
 Compiled = tuple[AutoregressiveTransformer, CompiledDecoder]

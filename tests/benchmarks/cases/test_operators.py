@@ -31,6 +31,13 @@ ODD = Problem(length=70, heads=1, width=5)
 OF_A_GPU = dataclasses.replace(many_heads(512), length=64, heads=2, batch=2, width=8)
 
 
+@pytest.mark.parametrize("name", [operators.LINEAR_CPU, operators.LINEAR])
+def test_the_numerator_alone_passes_its_own_check(name: str) -> None:
+    for asked in passes(dataclasses.replace(PROBLEM, bare=True)):
+        made = make_or_skip(lambda asked=asked: method(name, asked, QUICK))
+        assert made.check() is None
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_operator_passes_its_own_check(name: str) -> None:
     for problem in (PROBLEM, NOT_CAUSAL, HALF, ODD, OF_A_GPU):
