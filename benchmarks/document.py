@@ -103,8 +103,8 @@ def _picture(theme: str, place: str, results: Mapping[str, CaseResult]) -> list[
 def _describe(record: Results) -> str:
     machine = record.machine
     where = literal(
-        f"{record.date}, commit {record.commit}; {machine.hardware}, {machine.threads} threads "
-        f"used; {machine.software}; backends: {machine.backends}."
+        f"{record.date}, commit {record.commit}; {machine.hardware}, threads: {machine.threads}; "
+        f"{machine.software}; backends: {machine.backends}."
     )
     return f"{code(record.command)}, {where}"
 

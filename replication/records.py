@@ -88,7 +88,7 @@ def describe_records(records: Iterable[Record[Any]], evidence: list[Evidence]) -
     places: dict[str, list[str]] = {}
     for record in records:
         where = literal(re.split(r" \(|,", record.machine.hardware)[0])
-        where += f", {record.machine.threads} threads" * (record.machine.device == "cpu")
+        where += f", threads: {record.machine.threads}" * (record.machine.device == "cpu")
         where += ", older" * is_older(record.date, evidence)
         places.setdefault(where, []).append(f"{record.date} at commit {literal(record.commit)}")
     words = [f"{', '.join(dict.fromkeys(days))} ({where})" for where, days in places.items()]

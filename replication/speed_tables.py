@@ -73,7 +73,7 @@ def anywhere(evidence: list[Evidence]) -> str:
         rows.append([method.name, *rates, *extras])
     names = [name.partition("/")[2] for name in cases]
     table = markdown_table(["tokens a second", *names, *PROCESS], rows)
-    return f"{table}\n\n{describe_records(records, evidence)}"
+    return f"{table}\n{describe_records(records, evidence)}"
 
 
 def read_theme(theme: str, place: str) -> list[Results]:

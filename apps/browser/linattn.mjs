@@ -25,9 +25,9 @@ export class Decoder {
 
   // The result of work(places) with arrays in the library's memory.
   with(arrays, work) {
-    const places = arrays.map(({ buffer, byteOffset, byteLength }) => {
-      const place = this.c.malloc(byteLength || 1);
-      new Uint8Array(this.c.memory.buffer).set(new Uint8Array(buffer, byteOffset, byteLength), place);
+    const places = arrays.map((array) => {
+      const place = this.c.malloc(array.byteLength || 1);
+      new array.constructor(this.c.memory.buffer, place, array.length).set(array);
       return place;
     });
     try {
@@ -39,7 +39,7 @@ export class Decoder {
 
   // Numbers of the library's memory.
   copy(Type, place, count) {
-    return new Type(this.c.memory.buffer.slice(place, place + count * Type.BYTES_PER_ELEMENT));
+    return new Type(this.c.memory.buffer, place, count).slice();
   }
 
   // What a function returns; throws the library's sentence if that is `failed`, or if the function throws.
@@ -70,10 +70,10 @@ export class Decoder {
 
   // Draws the next token of each row.
   sample(state, rows, { temperature = 1, topP = 0, minP = 0, topK = 0, seed = 0 } = {}) {
-    const settings = new DataView(new ArrayBuffer(56)), count = rows * this.info.channels;
-    [temperature, topP, minP, 1].forEach((value, i) => settings.setFloat64(8 * i, value, true));
-    [topK, seed, 0].forEach((value, i) => settings.setBigInt64(32 + 8 * i, BigInt(value), true));
-    return this.with([settings, new Int32Array(count)], (place, tokens) => {
+    const count = rows * this.info.channels;
+    return this.with([new Float64Array(7), new Int32Array(count)], (place, tokens) => {
+      new Float64Array(this.c.memory.buffer, place, 4).set([temperature, topP, minP, 1]);
+      new BigInt64Array(this.c.memory.buffer, place + 32, 3).set([BigInt(topK), BigInt(seed), 0n]);
       this.call(-1, "linattn_sample", state, place, tokens);
       return Array.from(this.copy(Int32Array, tokens, count));
     });
