@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from linattn_lab.runs import read_runs
+from linattn_lab.seeds import compare_rows, merge_seeds, read_figures
 from replication.blocks import BLOCK, BLOCKS, DOCUMENTS, fill_blocks
 from replication.experiments import ROOT
 from replication.records import read_evidence
+from replication.speed_tables import RESULTS
 
 BEGIN, END = "<!-- numbers: {}, by `a command` -->\n", "<!-- end of numbers -->"
 
@@ -33,6 +36,14 @@ def test_the_kept_numbers_are_those_of_the_kept_records(name: str) -> None:
 
     assert BLOCK.search(text)
     assert fill_blocks(text, read_evidence()) == text, "run python -m nox -s report"
+
+
+def test_what_readme_says_of_text_is_no_noise_of_seeds() -> None:
+    """The attention of `TransformerConfig.language` learns text better than softmax."""
+    runs = {name: run["summary"] for name, run in read_runs(RESULTS / "text_generation").items()}
+    rows = {x: merge_seeds(runs)[x] for x in ("gated-window", "softmax")}
+
+    assert compare_rows(read_figures(rows, "loss", "loss"), "loss", "softmax").endswith(": less")
 
 
 @pytest.mark.parametrize("name", BLOCKS)
