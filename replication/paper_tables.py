@@ -91,7 +91,7 @@ def bits(evidence: list[Evidence]) -> str:
                 continue
             used.append(longest)
             shown = [f"{name}/{x}" for x in ("bits", "bits-equal-time")]
-            cells = [figure_with_noise(figures, x, figure) for x in shown]
+            cells = [figure_with_noise(figures, x) for x in shown]
             cells.insert(1, f"{updates:,.0f}")
             paper = PAPER[f"table{table}/{name}/bits-per-dim"]
             rows.append([f"{IMAGES[shape]}, {words}", paper, *cells])
@@ -115,8 +115,8 @@ def speech(evidence: list[Evidence]) -> str:
     end = "seconds-per-epoch"
     rows = []
     for name, words in RECOGNIZERS.items():
-        cells = [PAPER[f"table3/{name}/per"], figure_with_noise(short, f"{name}/per", figure)]
-        cells += [figure_with_noise(long, f"{x}/per", figure) for x in (name, f"{name}-conv")]
+        cells = [PAPER[f"table3/{name}/per"], figure_with_noise(short, f"{name}/per")]
+        cells += [figure_with_noise(long, f"{x}/per") for x in (name, f"{name}-conv")]
         paper = paper_number(f"table3/{name}/{end}") / paper_number(f"table3/linear/{end}")
         here = divide(timed, f"{name}/{end}", f"linear/{end}")
         rows.append([words, *cells, figure(paper), figure(here)])
@@ -168,9 +168,7 @@ def describe_long_trainings(evidence: list[Evidence]) -> str:
 def copy(evidence: list[Evidence]) -> str:
     """Figure 2: the loss on held-out sequences."""
     figures = figures_of(evidence, "copy")
-    rows = [
-        [words, figure_with_noise(figures, f"{x}/loss", figure)] for x, words in ATTENTIONS.items()
-    ]
+    rows = [[words, figure_with_noise(figures, f"{x}/loss")] for x, words in ATTENTIONS.items()]
     table = markdown_table(["attention", "nats per symbol, held out"], rows)
     spread = compare_rows(figures, "loss", "linear")
     beside = f" Beside linear, by two standard errors: {spread}." * bool(spread)

@@ -120,7 +120,7 @@ def describe_figures(claim: Claim, found: Evidence) -> str:
     if updates is not None and updates < FEW_UPDATES:
         return f"{updates:,.0f} updates, which only show that the code runs"
     known = [x for x in rule.figures if x in figures]
-    amounts = " over ".join(figure_with_noise(figures, x, figure) for x in known)
+    amounts = " over ".join(figure_with_noise(figures, x) for x in known)
     words = f"{amounts} {claim.unit}"
     if updates is not None:
         in_equal_time = rule.figure.endswith("equal-time")

@@ -40,7 +40,7 @@ COLUMNS: Columns = {
     "parameters": lambda run: f"{run['parameters']:,}",
     "s per update": lambda run: figure(run["seconds_per_update"]),
     "seeds": lambda run: f"{run['seeds']}",
-    "held out: nats per symbol": lambda run: with_noise(run, "loss", figure),
+    "held out: nats per symbol": lambda run: with_noise(run, "loss"),
     "symbols right": lambda run: with_noise(run, "accuracy", lambda x: f"{x:.2%}"),
     "whole copies right": lambda run: with_noise(run, "sequence_accuracy", lambda x: f"{x:.1%}"),
 }

@@ -25,7 +25,6 @@ from linattn_lab.seeds import (
     repeat,
     with_noise,
 )
-from linattn_lab.tables import figure
 from linattn_lab.trainings import Variant
 from linattn_models.training import TrainingFlags
 
@@ -60,20 +59,20 @@ def test_a_row_has_the_means_of_its_seeds_and_their_noise() -> None:
         assert each["metrics"] == {"loss": 1.5, "images": 9}
         assert each["errors"] == {"loss": pytest.approx(1.0), "images": 0}
         assert (each["steps"], each["seeds"]) == (7, 2)
-    assert with_noise(merged["linear"], "loss", figure) == "1.50 \u00b1 1.00"
+    assert with_noise(merged["linear"], "loss") == "1.50 \u00b1 1.00"
 
 
 def test_one_seed_has_no_noise_and_keeps_its_numbers() -> None:
     merged = merge_seeds({"linear": row(0.1)})["linear"]
     assert merged["metrics"] == row(0.1)["metrics"]
-    assert with_noise(merged, "loss", figure) == "0.100"
+    assert with_noise(merged, "loss") == "0.100"
     assert noise([1.0]) is None and noise([1.0, 1.0, 1.0]) == 0.0
 
 
 def test_what_was_not_finite_once_is_no_mean() -> None:
     merged = merge_seeds({"linear": row(None), "linear-seed1": row(1.0)})["linear"]
     assert merged["metrics"]["loss"] is None and merged["errors"]["loss"] is None
-    assert with_noise(merged, "loss", figure) == "-"
+    assert with_noise(merged, "loss") == "-"
     assert read_figures({"linear": merged}, "loss", "loss") == {"linear/loss": None}
 
 
@@ -125,8 +124,19 @@ def test_each_row_is_named_once_beside_the_baseline() -> None:
     assert words == "low: less; high: more; one: one seed; near: within noise"
     assert compare_rows(figures, "loss", "absent") == compare_rows(figures, "other", "base") == ""
     assert describe_difference(figures, "low/loss", "absent/loss") == "not measured"
-    assert figure_with_noise(figures, "low/loss", figure) == "1.05 \u00b1 0.100"
-    assert figure_with_noise(figures, "one/loss", figure) == "3.00"
+    assert figure_with_noise(figures, "low/loss") == "1.05 \u00b1 0.10"
+    assert figure_with_noise(figures, "one/loss") == "3.00"
+
+
+@given(st.floats(1e-4, 1e6), st.floats(1e-9, 1e6))
+def test_an_error_has_the_decimals_of_its_value_and_is_never_shown_as_nothing(
+    value: float, error: float
+) -> None:
+    figures = {"a/loss": value, error_name("a/loss"): error}
+    shown, noise_shown = figure_with_noise(figures, "a/loss").split(" \u00b1 ")
+    places = len(shown.partition(".")[2])
+    assert float(noise_shown.replace(",", "")) > 0
+    assert error < 10**-places or len(noise_shown.partition(".")[2]) == places
 
 
 def test_a_scale_is_that_of_means_and_errors() -> None:

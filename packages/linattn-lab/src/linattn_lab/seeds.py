@@ -14,6 +14,7 @@ from dataclasses import replace
 from statistics import mean, stdev
 from typing import Any, Literal
 
+from linattn_lab import tables
 from linattn_lab.trainings import Summary, Variant
 
 ERRORS = 2.0  # standard errors within which a difference is noise
@@ -72,18 +73,25 @@ def noise(values: Sequence[float]) -> float | None:
     return ERRORS * stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
 
 
-def with_noise(row: Summary, name: str, show: Show) -> str:
-    """A metric of a row of `merge_seeds`, such as "1.502 ± 0.004"."""
+def with_noise(row: Summary, name: str, show: Show | None = None) -> str:
+    """A metric of a row of `merge_seeds`, such as "1.502 ± 0.004"; by default with three digits."""
     return _with_error(row["metrics"][name], row["errors"][name], show)
 
 
-def figure_with_noise(figures: Figures, name: str, show: Show) -> str:
+def figure_with_noise(figures: Figures, name: str) -> str:
     """The same of a figure."""
-    return _with_error(figures.get(name), figures.get(error_name(name)), show)
+    return _with_error(figures.get(name), figures.get(error_name(name)))
 
 
-def _with_error(value: float | None, error: float | None, show: Show) -> str:
-    return show(value) if error is None else f"{show(value)} ± {show(error)}"
+def _with_error(value: float | None, error: float | None, show: Show | None = None) -> str:
+    shown = (show or tables.figure)(value)
+    if error is None:
+        return shown
+    if show is not None:
+        return f"{shown} ± {show(error)}"
+    # As many decimals as the value has, and more if the error would be shown as 0.
+    first = -math.floor(math.log10(error)) if error > 0 else 0
+    return f"{shown} ± {error:,.{max(first, len(shown.partition('.')[2]))}f}"
 
 
 def error_name(figure: str) -> str:
