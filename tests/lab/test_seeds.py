@@ -67,6 +67,7 @@ def test_one_seed_has_no_noise_and_keeps_its_numbers() -> None:
     assert merged["metrics"] == row(0.1)["metrics"]
     assert with_noise(merged, "loss") == "0.100"
     assert noise([1.0]) is None and noise([1.0, 1.0, 1.0]) == 0.0
+    assert math.isnan(noise([1.0, math.inf]) or 0) and math.isnan(noise([math.nan, 1.0]) or 0)
 
 
 def test_what_was_not_finite_once_is_no_mean() -> None:

@@ -69,8 +69,12 @@ def _merge(runs: Sequence[Summary]) -> dict[str, Any]:
 
 
 def noise(values: Sequence[float]) -> float | None:
-    """Two standard errors of the mean; None of one value."""
-    return ERRORS * stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    """Two standard errors of the mean; None of one value, NaN where one is not finite."""
+    if len(values) < 2:
+        return None
+    if not all(map(math.isfinite, values)):
+        return math.nan
+    return ERRORS * stdev(values) / math.sqrt(len(values))
 
 
 def with_noise(row: Summary, name: str, show: Show | None = None) -> str:
