@@ -6,7 +6,8 @@ import asyncio
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx2
 import psutil
@@ -92,6 +93,33 @@ def test_conversations_go_on_when_a_replica_dies(
         finally:
             server.send_signal(signal.SIGINT)
             server.wait(60)
+
+
+@pytest.mark.parametrize("applications", [{}, {"linattn": SimpleNamespace(deployments={})}])
+def test_replicas_that_never_began_are_told_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, applications: dict[str, Any]
+) -> None:
+    from linattn_models.serving import ray as replicas  # needs ray
+
+    calls: list[str] = []
+
+    def fail(*_: Any, **fields: Any) -> None:
+        raise RuntimeError("Deploying failed.\nno module named x")
+
+    for module, name in (
+        (replicas.ray, "init"), (replicas.ray, "shutdown"), (replicas.serve, "start"),
+        (replicas.serve, "delete"),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, lambda *_, name=name, **fields: calls.append(name))
+    monkeypatch.setattr(replicas.serve, "run", fail)
+    status = SimpleNamespace(applications=applications)
+    monkeypatch.setattr(replicas.serve, "status", lambda: status)
+    with (
+        pytest.raises(OSError, match="a replica: expected .*, got no module named x[.]"),
+        replicas.running(cast(Any, None)),
+    ):
+        pytest.fail("it runs")
+    assert calls == ["init", "start", "delete", "shutdown"]
 
 
 @pytest.mark.parametrize(

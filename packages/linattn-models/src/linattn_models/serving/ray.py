@@ -93,23 +93,24 @@ def running(
         OSError: the replicas do not start.
     """
     ray.init(ignore_reinit_error=True, log_to_driver=log_level == "info")
-    try:
+    with contextlib.ExitStack() as ends:
+        ends.callback(ray.shutdown)
         serve.start(http_options={"host": host, "port": port, "root_path": root_path})
+        ends.callback(serve.delete, NAME)
         logs = {"log_level": log_level.upper(), "enable_access_log": log_level == "info"}
         try:
             serve.run(application, name=NAME, logging_config=logs)
-        except RuntimeError:
-            raise OSError(_describe_failure()) from None
+        except RuntimeError as error:
+            raise OSError(_describe_failure(error)) from None
         yield
-    finally:
-        serve.delete(NAME)
-        ray.shutdown()
 
 
-def _describe_failure() -> str:
-    """Why replicas do not start: the last line that one of them has left."""
-    (deployment,) = serve.status().applications[NAME].deployments.values()
-    lines = [line for line in deployment.message.splitlines() if line.strip()]
+def _describe_failure(error: RuntimeError) -> str:
+    """Why replicas do not start: the last line that one of them has left, or of the error."""
+    application = serve.status().applications.get(NAME)
+    deployments = [] if application is None else application.deployments.values()
+    messages = [str(error), *(deployment.message for deployment in deployments)]
+    lines = [line for message in messages for line in message.splitlines() if line.strip()]
     wanted = "one that starts, with the model and the modules of --imports at the same place"
     return expected("a replica", wanted, lines[-1] if lines else "none")
 
