@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from linattn_models import (
     MixtureOfLogistics,
     TransformerConfig,
 )
-from linattn_models.basics.validation import at_least
+from linattn_models.basics.validation import at_least, instance
 from linattn_models.ctc import CTCBiLSTMConfig, CTCTransformerConfig
 
 KINDS = (int, np.int64, np.uint8, torch.tensor)
@@ -45,6 +45,11 @@ def test_an_integer_becomes_an_int_or_is_too_small(
 def test_anything_else_is_refused(value: object) -> None:
     with pytest.raises(ValueError, match="x: expected an integer of at least 1, got "):
         at_least("x", value, 1)
+
+
+def test_classes_are_named_with_their_article() -> None:
+    with pytest.raises(TypeError, match="x: expected an Iterable or a Tensor, got an int"):
+        instance("x", 1, Iterable, torch.Tensor)
 
 
 CONFIGS: list[tuple[Any, dict[str, int]]] = [

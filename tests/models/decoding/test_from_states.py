@@ -239,7 +239,7 @@ def test_sinusoidal_positions_are_compiled_up_to_a_length() -> None:
 def test_a_stream_without_a_length_goes_on_for_ever(positions: str) -> None:
     model = endless(positions)
     assert len(list(islice(model.stream(2), 50))) == 50
-    with pytest.raises(ValueError, match="the model has max_length None"):
+    with pytest.raises(ValueError, match="the model has no max_length"):
         model.generate(2)
 
 

@@ -125,10 +125,10 @@ def backends() -> tuple[str, ...]:
 def empty_cache() -> None:
     """Gives memory that backends keep for later results back to the system.
 
-    It is to linattn's CPU memory what `torch.cuda.empty_cache` is to torch's GPU memory: results in
-    use stay, and calls need no other treatment. linattn-cpu keeps up to 256 MiB of what freed
-    outputs and gradients leave, because the system clears new memory, which can take a third of a
-    large call. torch's own allocators are not changed.
+    As `torch.cuda.empty_cache` for a GPU: results in use stay valid, and later calls work as before.
+    linattn-cpu keeps up to 256 MiB of freed outputs and gradients for later results, because new
+    memory of the system is cleared first, which can take a third of the time of a large call.
+    torch's own allocators are not changed.
     """
     for entry in installed_backends():
         if isinstance(entry.backend, CachingBackend):

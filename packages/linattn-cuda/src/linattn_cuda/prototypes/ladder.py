@@ -212,11 +212,12 @@ def find_refusal(call: AttentionCall) -> str | None:
     wide = max(call.feature_dim, call.value_dim)
     for name, usual in _ALONE.items():
         if getattr(call, name) is not usual:
-            return f"its rungs are forward only and take {name}={usual} alone; {ELSEWHERE}."
+            return f"its rungs compute forward only, with {name}={usual}; {ELSEWHERE}."
     if call.heads != call.kv_heads or len(dtypes) > 1 or not dtypes <= DTYPES.keys():
         names = " and ".join(sorted(str(x).removeprefix("torch.") for x in dtypes))
         got = f"{call.heads} and {call.kv_heads} heads of {names}; {ELSEWHERE}"
-        return f"its rungs take as many heads of keys, in one dtype of 16 or 32 bits, not {got}."
+        wanted = "as many heads of keys as of queries, in one dtype of 16 or 32 bits"
+        return f"its rungs need {wanted}, not {got}."
     if call.feature_map not in POINTWISE or wide > WIDEST:
         got = f"{quote(call.feature_map)} and {wide}; {ELSEWHERE}"
         return f"its rungs take {', '.join(POINTWISE)} and up to {WIDEST} numbers, not {got}."

@@ -77,12 +77,17 @@ def hash_buckets(name: str, value: object) -> int:
     return number
 
 
+def name_of(kind: type) -> str:
+    """The name of a class behind its article."""
+    name = kind.__name__
+    return f"an {name}" if name[0] in "AEIOaeio" else f"a {name}"
+
+
 def instance(name: str, value: object, *kinds: type, advice: str = "") -> None:
     """Refuses anything but an instance of one of the classes."""
     if not isinstance(value, kinds):
-        own = f"a {type(value).__name__}"
-        got = f"the class {value.__name__}" if isinstance(value, type) else own
-        wanted = " or ".join(f"a {kind.__name__}" for kind in kinds)
+        got = f"the class {value.__name__}" if isinstance(value, type) else name_of(type(value))
+        wanted = " or ".join(map(name_of, kinds))
         raise TypeError(expected(name, wanted, got, advice))
 
 
@@ -115,7 +120,7 @@ def json_object(content: str | bytes, what: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ValueError(expected(what, "whole JSON", error)) from error
     if not isinstance(value, dict):
-        raise ValueError(expected(what, "a JSON object", f"a {type(value).__name__}"))
+        raise ValueError(expected(what, "a JSON object", name_of(type(value))))
     return value
 
 
@@ -124,7 +129,7 @@ def exact_keys(
 ) -> Mapping[str, Any]:
     """Refuses a mapping with missing or unknown keys, and anything but a mapping."""
     if not isinstance(values, Mapping):
-        raise ValueError(expected(what, "a mapping", f"a {type(values).__name__}"))
+        raise ValueError(expected(what, "a mapping", name_of(type(values))))
     for key in values:
         one_of(f"a key of {what}", key, [*required, *optional])
     missing = [key for key in required if key not in values]

@@ -314,7 +314,7 @@ def _read_counts(name: str, counts: Count, batch: int) -> Tensor:
     single = as_int(counts)
     if single is not None:
         return torch.full((batch,), _read_count(name, single))
-    several = counts.tolist() if isinstance(counts, Tensor) else counts
+    several: object = counts.tolist() if hasattr(counts, "tolist") else counts
     if not isinstance(several, Sequence) or isinstance(several, str) or len(several) != batch:
         wanted = f"an integer of at least 1, or one for each of {batch} rows"
         raise ValueError(expected(name, wanted, quote(counts)))
@@ -331,8 +331,11 @@ def _read_count(name: str, value: object) -> int:
 def _default_length(source: TokenSource, before: int) -> int:
     """The model's `max_length`, if it is more than a state has read."""
     most = source.max_length
-    if most is None or most <= before:
-        advice = f"pass it, as the model has max_length {most} and a state has read {before}"
+    if most is None:
+        advice = "the model has no max_length that would be the default"
+        raise ValueError(expected("length", "a number of tokens", None, advice))
+    if most <= before:
+        advice = f"the state has read {before} tokens of the model's max_length {most}"
         raise ValueError(expected("length", "a number of tokens", None, advice))
     return most
 

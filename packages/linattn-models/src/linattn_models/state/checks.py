@@ -15,7 +15,7 @@ _ADVICE = "pass a state of this model"
 def check_end(end: int, positions: int | None) -> None:
     """Refuses prompts and steps that end past so many positions; None for no limit."""
     if positions is not None and end > positions:
-        advice = "shorten the prompts, or build the model with a larger max_length"
+        advice = "pass fewer tokens, or make the model or its state with a larger max_length"
         raise ValueError(expected("the sequence", f"at most {positions} positions", end, advice))
 
 
