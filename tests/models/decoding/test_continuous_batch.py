@@ -83,11 +83,16 @@ def check_equal(state: DecodingState, other: DecodingState) -> None:
 
 
 @needs_cpu_backend
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("weights", ["float32", "int8"])
 @pytest.mark.parametrize("fields", LAYERS, ids=str)
-def test_neighbors_change_no_bit(fields: dict[str, Any]) -> None:
+def test_neighbors_change_no_bit(
+    fields: dict[str, Any], weights: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Tokens, and the outputs and states of steps, are those of each request alone."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     rng = random.Random(0)
-    decoder = compile_decoder(long_model(**fields))
+    decoder = compile_decoder(long_model(**fields), weights)
     batch = batch_of(decoder, 7)
     requests: dict[int, Request] = {}
     answers = Answers()
