@@ -1,5 +1,7 @@
 // liblinattn in a page: the C interface of linattn.h with arrays in place of pointers.
 
+const ABI = 1; // LINATTN_ABI of linattn.h
+
 // Functions of the system interface, which a decoder does not use.
 const system = new Proxy({}, { get: () => () => 8 }); // no such file
 
@@ -11,6 +13,8 @@ export class Decoder {
   static async open(module, bytes) {
     const { exports } = await WebAssembly.instantiate(module, { wasi_snapshot_preview1: system, env: system });
     exports._initialize?.();
+    const abi = exports.linattn_abi?.();
+    if (abi !== ABI) throw new Error(`linattn.wasm: expected the interface ${ABI}, got ${abi}; compile it anew.`);
     const own = new Decoder();
     own.c = exports;
     own.model = own.with([new Uint8Array(bytes)], (place) =>
@@ -25,12 +29,14 @@ export class Decoder {
 
   // The result of work(places) with arrays in the library's memory.
   with(arrays, work) {
-    const places = arrays.map((array) => {
-      const place = this.c.malloc(array.byteLength || 1);
-      new array.constructor(this.c.memory.buffer, place, array.length).set(array);
-      return place;
-    });
+    const places = [];
     try {
+      for (const array of arrays) {
+        const bytes = array.byteLength, place = bytes < 2 ** 32 && this.c.malloc(bytes || 1) >>> 0; // not negative
+        if (!place) throw new Error(`memory: expected ${bytes} bytes, got none; use a smaller model or fewer rows.`);
+        places.push(place);
+        new array.constructor(this.c.memory.buffer, place, array.length).set(array);
+      }
       return work(...places);
     } finally {
       places.forEach((place) => this.c.free(place));
@@ -39,19 +45,22 @@ export class Decoder {
 
   // Numbers of the library's memory.
   copy(Type, place, count) {
-    return new Type(this.c.memory.buffer, place, count).slice();
+    return new Type(this.c.memory.buffer, place >>> 0, count).slice();
   }
 
-  // What a function returns; throws the library's sentence if that is `failed`, or if the function throws.
+  // What a function returns; throws the library's sentence if that is `failed`, or if the function throws, which leaves
+  // its stack behind.
   call(failed, name, ...values) {
+    const top = this.c.__stack_pointer, before = top?.value;
     let result = failed, reason = name;
     try {
       result = this.c[name](...values);
     } catch (trap) {
       reason = String(trap);
+      if (top) top.value = before;
     }
     if (result !== failed) return result;
-    const sentence = new Uint8Array(this.c.memory.buffer, this.c.linattn_error());
+    const sentence = new Uint8Array(this.c.memory.buffer, this.c.linattn_error() >>> 0);
     throw new Error(new TextDecoder().decode(sentence.slice(0, sentence.indexOf(0))) || reason);
   }
 
@@ -63,14 +72,21 @@ export class Decoder {
     this.c.linattn_state_free(state);
   }
 
+  // The numbers of a token of each row.
+  values(state) {
+    return Number(this.c.linattn_state_rows(state)) * (this.info.channels || 1);
+  }
+
   // Reads tokens of all rows, one row behind the other.
-  read(state, tokens, count) {
+  read(state, tokens) {
+    const count = tokens.length / this.values(state);
+    if (!Number.isInteger(count)) throw new Error(`tokens: expected as many of each row, got ${tokens.length} numbers.`);
     this.with([Int32Array.from(tokens)], (place) => this.call(-1, "linattn_read", state, place, BigInt(count)));
   }
 
   // Draws the next token of each row.
-  sample(state, rows, { temperature = 1, topP = 0, minP = 0, topK = 0, seed = 0 } = {}) {
-    const count = rows * this.info.channels;
+  sample(state, { temperature = 1, topP = 0, minP = 0, topK = 0, seed = 0 } = {}) {
+    const count = this.values(state);
     return this.with([new Float64Array(7), new Int32Array(count)], (place, tokens) => {
       new Float64Array(this.c.memory.buffer, place, 4).set([temperature, topP, minP, 1]);
       new BigInt64Array(this.c.memory.buffer, place + 32, 3).set([BigInt(topK), BigInt(seed), 0n]);

@@ -6,6 +6,7 @@ const FRAME = 12; // milliseconds of drawing tokens before the page is painted
 const at = (id) => document.getElementById(id);
 const say = (id, text) => (at(id).textContent = text);
 const kilobytes = (bytes) => `${(bytes / 1024).toLocaleString("en", { maximumFractionDigits: 1 })} KiB`;
+const reporting = (id, work) => () => work().catch((error) => say(id, error.message));
 const anySeed = () => Math.floor(Math.random() * 2 ** 31);
 
 function report(place, { info }, rows, tokens, began) {
@@ -43,12 +44,12 @@ function digits(decoder) {
     const rows = Array.from({ length: ROWS }, () => [...prompt]);
     const state = decoder.newState(ROWS), seed = anySeed(), began = performance.now();
     try {
-      decoder.read(state, rows.flat(), HALF);
+      decoder.read(state, rows.flat());
       await repeat("digits", () => {
-        const tokens = decoder.sample(state, ROWS, { seed });
+        const tokens = decoder.sample(state, { seed });
         tokens.forEach((token, i) => rows[i].push(token));
         if (rows[0].length === 2 * HALF) return false;
-        decoder.read(state, tokens, 1);
+        decoder.read(state, tokens);
         return true;
       }, () => rows.forEach((row, i) =>
         paintGray("completions", row.map((x) => x / most), (i % 2) * (SIDE + GAP), (i >> 1) * (SIDE + GAP))));
@@ -74,7 +75,7 @@ function digits(decoder) {
     stroke(event);
   });
   listen("drawing", "pointermove", (event) => event.buttons && stroke(event));
-  listen("drawing", "pointerup", complete);
+  listen("drawing", "pointerup", reporting("digits-status", complete));
   listen("clear", "click", () => {
     upper.fill(0);
     paintUpper();
@@ -108,11 +109,11 @@ function text(decoder) {
     at("stop").disabled = false;
     try {
       const prompt = decoder.encode(shown || "\n");
-      decoder.read(state, prompt, prompt.length);
+      decoder.read(state, prompt);
       await repeat("text", () => {
-        const [token] = decoder.sample(state, 1, { temperature, seed });
+        const [token] = decoder.sample(state, { temperature, seed });
         shown += bytes.decode(decoder.piece(token), { stream: true });
-        decoder.read(state, [token], 1);
+        decoder.read(state, [token]);
         return ++tokens < MOST_TOKENS;
       }, () => {
         say("output", shown);
@@ -120,15 +121,13 @@ function text(decoder) {
         report("text-status", decoder, 1, prompt.length + tokens, began);
         paintState(decoder, state);
       });
-    } catch (error) {
-      say("text-status", error.message);
     } finally {
       decoder.free(state);
       at("continue").disabled = false;
       at("stop").disabled = true;
     }
   }
-  at("continue").addEventListener("click", go);
+  at("continue").addEventListener("click", reporting("text-status", go));
   at("stop").addEventListener("click", () => (jobs.text = null));
 }
 

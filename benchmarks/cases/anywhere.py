@@ -56,8 +56,8 @@ export async function draw(wasm, file, count, seed) {
     const state = decoder.newState(1);
     since = performance.now(), tokens = [];
     for (let read = []; tokens.length < count; read = tokens.slice(-1)) {
-      decoder.read(state, read, read.length);
-      tokens.push(...decoder.sample(state, 1, { seed }));
+      decoder.read(state, read);
+      tokens.push(...decoder.sample(state, { seed }));
     }
   }
   return { tokens, seconds: (performance.now() - since) / 1000, start };

@@ -4,7 +4,8 @@
     python packages/linattn-cpu/cross.py aarch64 linattn-run    the command, for Linux on ARM
     python packages/linattn-cpu/cross.py x86_64 linattn-run     for x86-64; x86_64_v3: with AVX2
 
-They decode with one thread and need no other file. A file that is newer than the sources stays.
+They decode with one thread and need no other file. A file that is newer than the sources stays. One
+that is interrupted leaves the older file as it was.
 """
 
 from __future__ import annotations
@@ -37,19 +38,21 @@ TARGETS = {
 
 def compile_for(target: str, file: Path) -> None:
     """Compiles the functions of linattn.h for browsers, or linattn-run for a processor."""
-    newest = max(path.stat().st_mtime for path in NATIVE.rglob("*") if path.is_file())
+    sources = [Path(__file__), *NATIVE.rglob("*")]
+    newest = max(path.stat().st_mtime for path in sources if path.is_file())
     if file.is_file() and file.stat().st_mtime > newest:
         return
     template = (NATIVE / "compiled_sets.hpp.in").read_text()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=file.parent) as folder:
         sets = template.replace("@LINATTN_COMPILED_SETS@", "X(baseline)")
         Path(folder, "compiled_sets.hpp").write_text(sets)
         parts = _exports() if target == "wasm" else [_command(target, Path(folder))]
         _zig(
             "c++", *TARGETS[target], *OPTIONS, f"-I{NATIVE}", f"-I{folder}",
             *(str(NATIVE / source) for source in SOURCES), *parts, "-Wl,--strip-all",
-            "-o", str(file),
+            "-o", str(Path(folder, file.name)),
         )  # fmt: skip
+        Path(folder, file.name).replace(file)
 
 
 def _exports() -> list[str]:
@@ -57,7 +60,8 @@ def _exports() -> list[str]:
     lines = (NATIVE / "library" / "linattn.h").read_text().splitlines()
     declared = [line for line in lines if line.startswith("LINATTN_API")]
     names = [line.partition("(")[0].split()[-1].lstrip("*") for line in declared]
-    return [f"-Wl,--export={name}" for name in ("malloc", "free", *names)]
+    own = ("malloc", "free", "__stack_pointer")
+    return [f"-Wl,--export={name}" for name in (*own, *names)]
 
 
 def _command(target: str, folder: Path) -> str:

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from linattn_models import AutoregressiveTransformer, TransformerConfig, export_decoder
 from tests.library.configurations import Case, random_case
-from tests.library.linattn_library import compile_for
+from tests.library.linattn_library import CROSS, compile_for
 
 ROOT = Path(__file__).parents[2]
 APP = ROOT / "apps" / "browser"
@@ -23,18 +25,60 @@ import { Decoder } from "LINATTN";
 const [wasm, list] = process.argv.slice(2);
 const module = await WebAssembly.compile(readFileSync(wasm));
 const drawn = [];
-for (const { file, rows, prompt, length, count, settings } of JSON.parse(readFileSync(list))) {
+for (const { file, rows, prompt, count, settings } of JSON.parse(readFileSync(list))) {
   const decoder = await Decoder.open(module, new Uint8Array(readFileSync(file)));
   const state = decoder.newState(rows), tokens = [];
-  for (let next = prompt, read = length; tokens.length < count; next = tokens.at(-1), read = 1) {
-    decoder.read(state, next, read);
-    tokens.push(decoder.sample(state, rows, settings));
+  for (let next = prompt; tokens.length < count; next = tokens.at(-1)) {
+    decoder.read(state, next);
+    tokens.push(decoder.sample(state, settings));
   }
   let refusal = "";
   try { decoder.newState(0); } catch (error) { refusal = error.message; }
   drawn.push({ tokens, refusal });
 }
 console.log(JSON.stringify(drawn));
+"""
+REFUSALS = """
+import { readFileSync } from "node:fs";
+import { Decoder } from "LINATTN";
+const [wasm, file] = process.argv.slice(2);
+const module = await WebAssembly.compile(readFileSync(wasm));
+const decoder = await Decoder.open(module, new Uint8Array(readFileSync(file)));
+const refusal = async (work) => {
+  try { await work(); } catch (error) { return error.message; }
+};
+const begin = () => {
+  const state = decoder.newState(2);
+  decoder.read(state, [1, 2]);
+  return state;
+};
+const state = begin(), wanted = decoder.sample(state).join();
+const top = decoder.c.__stack_pointer.value;
+const full = () => {
+  const { c } = decoder;
+  decoder.c = { ...c, malloc: () => 0 };
+  try { decoder.sample(state); } finally { decoder.c = c; }
+};
+const empty = new WebAssembly.Module(Uint8Array.of(0, 97, 115, 109, 1, 0, 0, 0));
+const refusals = [
+  await refusal(() => decoder.read(state, [1, 2, 3])),
+  await refusal(() => decoder.read(state, [1, 999])),
+  await refusal(() => decoder.newState(2 ** 20)),
+  await refusal(() => decoder.sample(state, { temperature: -1 })),
+  await refusal(full),
+  await refusal(() => Decoder.open(module, new Uint8Array(100))),
+  await refusal(() => Decoder.open(empty, [])),
+];
+const after = decoder.sample(begin()).join(), stack = top - decoder.c.__stack_pointer.value;
+let last = 0;
+for (const size of [2 ** 30, 2 ** 26, 2 ** 22, 2 ** 18]) {
+  for (let place; (place = decoder.c.malloc(size)) !== 0;) last = place;
+}
+refusals.push(await refusal(() => decoder.newState(64)));
+decoder.c.free(last);
+const beyond = decoder.sample(begin()).join();
+const same = last < 0 && wanted === after && wanted === beyond;
+console.log(JSON.stringify({ refusals, stack, same }));
 """
 
 
@@ -43,7 +87,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The compiled library: that of `nox -s web` if it is newer than its sources, or a new one."""
     if shutil.which("node") is None:
         pytest.skip("node is not installed")
-    newest = max(path.stat().st_mtime for path in NATIVE.rglob("*") if path.is_file())
+    sources = [CROSS, *NATIVE.rglob("*")]
+    newest = max(path.stat().st_mtime for path in sources if path.is_file())
     if BUILT.is_file() and BUILT.stat().st_mtime > newest:
         return BUILT
     file = tmp_path_factory.mktemp("web") / "linattn.wasm"
@@ -55,7 +100,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_tokens_are_those_of_python(library: Path, tmp_path: Path) -> None:
     cases = [x.without_history.portable for x in map(random_case, range(300)) if x.settings]
     files = [case.export(tmp_path) for case in cases]
-    results = run_node(library, tmp_path, list(map(job_of, cases, files)))
+    (tmp_path / "jobs.json").write_text(json.dumps(list(map(job_of, cases, files))))
+    results = run_node(SCRIPT, library, tmp_path / "jobs.json")
     for case, file, result in zip(cases, files, results, strict=True):
         steps, channels = result["tokens"], case.model.head.channels
         places = range(0, len(steps[0]), channels)
@@ -64,23 +110,37 @@ def test_tokens_are_those_of_python(library: Path, tmp_path: Path) -> None:
         assert "expected" in result["refusal"]
 
 
+@pytest.mark.slow
+def test_what_is_refused_changes_nothing(library: Path, tmp_path: Path) -> None:
+    """Each refusal ends the library's call in its midst; then 4 GiB are taken, but for a little."""
+    torch.manual_seed(0)
+    model = AutoregressiveTransformer(TransformerConfig(1, 2, 32, 16), 7, positions="none")
+    export_decoder(model, tmp_path / "model.linattn")
+    result = run_node(REFUSALS, library, tmp_path / "model.linattn")
+    expected = (
+        "tokens", "tokens", "the state", "temperature", "memory", "the file", "linattn.wasm",
+        "memory",
+    )  # fmt: skip
+    for name, refusal in zip(expected, result["refusals"], strict=True):
+        assert refusal.startswith(f"{name}: expected "), refusal
+    assert result["same"] and result["stack"] == 0
+
+
 def job_of(case: Case, file: Path) -> dict[str, Any]:
     """What node draws; the names of settings are JavaScript's."""
     names = {"top_k": "topK", "top_p": "topP", "min_p": "minP"}
     settings = {names.get(name, name): value for name, value in case.settings.items()}
-    rows, length = case.prefix.shape[:2]
     return {
-        "file": str(file), "rows": rows, "prompt": case.prompt, "length": length,
-        "count": case.count, "settings": settings,
+        "file": str(file), "rows": len(case.prefix), "prompt": case.prompt, "count": case.count,
+        "settings": settings,
     }  # fmt: skip
 
 
-def run_node(library: Path, folder: Path, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    script, listed = folder / "draw.mjs", folder / "jobs.json"
-    script.write_text(SCRIPT.replace("LINATTN", str(APP / "linattn.mjs")))
-    listed.write_text(json.dumps(jobs))
+def run_node(text: str, library: Path, file: Path) -> Any:
+    """What a script prints, as JSON; it gets the library and a file beside itself."""
+    script = file.with_suffix(".mjs")
+    script.write_text(text.replace("LINATTN", str(APP / "linattn.mjs")))
     done = subprocess.run(
-        ["node", script, library, listed], capture_output=True, check=True, text=True
+        ["node", script, library, file], capture_output=True, check=True, text=True
     )
-    results: list[dict[str, Any]] = json.loads(done.stdout)
-    return results
+    return json.loads(done.stdout)

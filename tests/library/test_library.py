@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -124,11 +126,11 @@ def test_tokens_are_those_of_python(tmp_path: Path, name: str, weights: str) -> 
 
 @settings(max_examples=30, deadline=None)
 @given(
-    temperature=st.sampled_from([0.0, 0.5, 1.0, 1.7]),
-    top_k=st.integers(0, 20),
-    top_p=st.sampled_from([0.0, 0.3, 0.9, 1.0]),
-    min_p=st.sampled_from([0.0, 0.1]),
-    penalty=st.sampled_from([1.0, 1.3]),
+    temperature=st.sampled_from([0.0, 5e-324, 1e-30, 0.5, 1.0, 1.7, 1e30]),
+    top_k=st.integers(0, 20) | st.just(2**63 - 1),
+    top_p=st.sampled_from([0.0, 5e-324, 0.3, 0.9, 1.0]),
+    min_p=st.sampled_from([0.0, 5e-324, 0.1, 1.0]),
+    penalty=st.sampled_from([1e-30, 1.0, 1.3, 1e30]),
     seed=st.integers(-(2**63), 2**63 - 1),
 )
 def test_settings_of_a_draw(
@@ -152,6 +154,22 @@ def test_settings_of_a_draw(
         top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=penalty,
     )  # fmt: skip
     assert ours[0] == wanted[0, -25:].tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", math.nan), ("temperature", math.inf), ("temperature", -1e-9),
+        ("top_p", -0.1), ("top_p", math.nan), ("min_p", 1.1), ("top_k", -1),
+        ("repetition_penalty", 0.0), ("repetition_penalty", math.inf),
+        ("sample", -1), ("sample", 2**32 - 1), ("sample", 2**63 - 1),
+    ],
+)  # fmt: skip
+def test_settings_out_of_range_are_refused(tmp_path: Path, name: str, value: float) -> None:
+    model = Model(exported(tmp_path, "categorical"))
+    with pytest.raises(Failed, match=f"^{name}: expected") as failed:
+        model.generate(model.new_state(2), [1, 1], 3, rows=2, **{name: value})
+    assert len(str(failed.value)) < 100
 
 
 def test_a_row_ends_behind_its_stop_token(tmp_path: Path) -> None:
@@ -260,6 +278,55 @@ def test_refusals(tmp_path: Path) -> None:
         other.load_state(model.save_state(state))
 
 
+def test_nothing_in_place_of_an_argument_is_refused(tmp_path: Path) -> None:
+    model = Model(exported(tmp_path, "categorical"))
+    c, handle, state, out = model.c, model.handle, model.new_state(), (ctypes.c_int32 * 4)()
+    model.read(state, [1], 1)
+    before, sampling = model.save_state(state), c.linattn_defaults()
+    for result in (
+        c.linattn_open(None, 1), c.linattn_open_bytes(None, 99, 1),
+        c.linattn_open_bytes(b"123456789", -1, 1), c.linattn_state_new(None, 1),
+        c.linattn_state_new(handle, -1), c.linattn_state_copy(None),
+        c.linattn_state_load(None, before, len(before)), c.linattn_state_load(handle, None, 9),
+        c.linattn_state_load(handle, before, len(before) - 1), c.linattn_decode(None, 0, None),
+    ):  # fmt: skip
+        assert result is None
+        assert b": expected " in c.linattn_error()
+    for result in (
+        c.linattn_describe(None, None), c.linattn_describe(handle, None),
+        c.linattn_state_save(None, None, 0), c.linattn_read(None, out, 1),
+        c.linattn_read(state, None, 1), c.linattn_read(state, out, -1),
+        c.linattn_read_vectors(state, None, 1, None), c.linattn_sample(None, sampling, out),
+        c.linattn_sample(state, None, out), c.linattn_sample(state, sampling, None),
+        c.linattn_generate(None, None, 0, sampling, 1, None, 0, out, None),
+        c.linattn_generate(state, None, 1, sampling, 1, None, 0, out, None),
+        c.linattn_generate(state, None, 0, None, 1, None, 0, out, None),
+        c.linattn_generate(state, None, 0, sampling, -1, None, 0, out, None),
+        c.linattn_generate(state, None, 0, sampling, 1, None, 0, None, None),
+        c.linattn_generate(state, None, 0, sampling, 1, None, 1, out, None),
+        c.linattn_encode(None, b"a", 1, out, 4), c.linattn_encode(handle, None, 1, out, 4),
+    ):  # fmt: skip
+        assert result == -1
+        assert b": expected " in c.linattn_error()
+    assert model.save_state(state) == before
+    assert c.linattn_state_rows(None) == 0 and not c.linattn_parameters(None)
+    assert c.linattn_metadata(None, b"format") == c.linattn_metadata(handle, None) == b""
+    c.linattn_state_free(None), c.linattn_close(None)
+
+
+def test_threads_share_a_model(tmp_path: Path) -> None:
+    model = Model(exported(tmp_path, "rotary, window"), threads=2)
+
+    def draw(seed: int) -> list[list[int]]:
+        state = model.new_state(3)
+        with pytest.raises(Failed, match=f"got {-1 - seed}[.]$"):
+            model.generate(state, [1] * 3, 1, rows=3, top_k=-1 - seed)
+        return model.generate(state, [1] * 3, 40, rows=3, seed=seed)
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(draw, range(12))) == list(map(draw, range(12)))
+
+
 def test_damaged_files_are_refused_or_harmless(tmp_path: Path) -> None:
     file = exported(tmp_path, "rotary, window", "int8")
     content = file.read_bytes()
@@ -337,6 +404,19 @@ def test_a_state_of_more_rows_than_bytes_takes_no_memory(tmp_path: Path) -> None
     )
     with pytest.raises(Failed, match="the state: expected 1152 bytes for each of 1048576 rows"):
         model.load_state(content)
+
+
+def test_a_state_whose_parameters_do_not_fit_is_refused(tmp_path: Path) -> None:
+    model = Model(exported(tmp_path, "categorical"))
+    state = model.new_state(2)
+    model.read(state, [1, 2], 1)
+    content = model.save_state(state)
+    tensors = safetensors.torch.load(content)
+    metadata = {"format": "linattn decoding state", "version": "1"}
+    for wrong in (torch.zeros(2, 0), torch.zeros(1, 11), torch.zeros(2, 11).bfloat16()):
+        saved = safetensors.torch.save({**tensors, "parameters": wrong}, metadata)
+        with pytest.raises(Failed, match="the state: expected 'parameters' of float32"):
+            model.load_state(saved)
 
 
 def test_tensors_that_share_bytes_are_refused(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_replicas_that_never_began_are_told_in_a_sentence(
     status = SimpleNamespace(applications=applications)
     monkeypatch.setattr(replicas.serve, "status", lambda: status)
     with (
-        pytest.raises(OSError, match="a replica: expected .*, got no module named x[.]"),
+        pytest.raises(OSError, match=r"a replica: expected .*, got no module named x\."),
         replicas.running(cast(Any, None)),
     ):
         pytest.fail("it runs")

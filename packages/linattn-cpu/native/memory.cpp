@@ -14,7 +14,8 @@ namespace linattn {
 
 Scratch::Scratch(std::int64_t bytes) {
     constexpr std::int64_t line = 64;
-    memory_ = std::aligned_alloc(line, static_cast<std::size_t>(round_up(bytes > 0 ? bytes : 1, line)));
+    const std::int64_t size = round_up(bytes > 0 ? bytes : 1, line);
+    memory_ = size > PTRDIFF_MAX ? nullptr : std::aligned_alloc(line, static_cast<std::size_t>(size));
     if (memory_ == nullptr) throw std::bad_alloc();
 }
 

@@ -125,7 +125,7 @@ def backends() -> tuple[str, ...]:
 def empty_cache() -> None:
     """Gives memory that backends keep for later results back to the system.
 
-    As `torch.cuda.empty_cache` for a GPU: results in use stay valid, and later calls work as before.
+    As `torch.cuda.empty_cache` for a GPU: results in use stay valid, later calls work as before.
     linattn-cpu keeps up to 256 MiB of freed outputs and gradients for later results, because new
     memory of the system is cleared first, which can take a third of the time of a large call.
     torch's own allocators are not changed.

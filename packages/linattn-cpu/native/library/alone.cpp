@@ -1,11 +1,14 @@
 // What decoding needs on a machine with one thread and one instruction set, such as a browser: in place of cores.cpp,
 // team.cpp and the kernels of attention.
 #include <cstdlib>
+#include <exception>
+#include <new>
 
 #include "calls.hpp"
 #include "cores.hpp"
 #include "kernels/decoder/packing.hpp"
 #include "kernels/units.hpp"
+#include "library/tensor_file.hpp"
 #include "team.hpp"
 
 namespace linattn {
@@ -35,9 +38,20 @@ void run_team(int, void (*work)(void*, const Worker&), void* context) {
 }  // namespace linattn
 
 #ifdef __wasm__
-// Its C++ library has no exceptions: throwing ends the call, and `linattn_error` has the sentence.
+// Its C++ library has no exceptions: throwing ends the call, and `linattn_error` has the sentence. All that is thrown
+// begins with a std::exception.
 extern "C" void* __cxa_allocate_exception(std::size_t size) noexcept { return std::malloc(size); }
-extern "C" [[noreturn]] void __cxa_throw(void*, void*, void (*)(void*)) { __builtin_trap(); }
+extern "C" [[noreturn]] void __cxa_throw(void* thrown, void*, void (*)(void*)) {
+    linattn::keep(*static_cast<const std::exception*>(thrown));
+    __builtin_trap();
+}
+static void end_without_memory() {
+    std::set_new_handler(nullptr);  // so that the sentence, which needs some, does not come here again
+    linattn::keep(std::bad_alloc());
+    std::set_new_handler(end_without_memory);
+    __builtin_trap();
+}
+static const std::new_handler before = std::set_new_handler(end_without_memory);
 extern "C" int __cxa_thread_atexit(void (*)(void*), void*, void*) noexcept { return 0; }  // the one thread never ends
 #endif
 

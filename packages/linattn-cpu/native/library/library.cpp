@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <new>
 #include <string>
 
 #include "library/sequences.hpp"
@@ -22,8 +21,6 @@ struct linattn_state {
     linattn::Sequences sequences;
 };
 
-using linattn::last_error;
-
 namespace {
 
 // The result of `work`, or `failed` and the reason in `last_error`.
@@ -31,10 +28,8 @@ template <class Result, class Work>
 Result guarded(Result failed, const Work& work) {
     try {
         return work();
-    } catch (const std::bad_alloc&) {
-        last_error() = "memory: expected enough for the model or state, got none; use fewer rows or fewer bits.";
     } catch (const std::exception& error) {
-        last_error() = error.what();
+        linattn::keep(error);
     }
     return failed;
 }
@@ -93,7 +88,7 @@ extern "C" {
 
 int linattn_abi(void) { return LINATTN_ABI; }
 
-const char* linattn_error(void) { return last_error().c_str(); }
+const char* linattn_error(void) { return linattn::last_error().c_str(); }
 
 linattn_sampling linattn_defaults(void) { return {1, 0, 0, 1, 0, 0, 0}; }
 

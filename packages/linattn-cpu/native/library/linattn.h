@@ -9,7 +9,7 @@
  * With the same seed, the tokens are those of `generate(seeds=...)` in Python. Threads may share a model; a state
  * belongs to one of them at a time. Functions that return int return 0, or -1 if they fail; those that return a pointer
  * return NULL then. Nothing has changed after a failure, unless a function says so. Sizes of arrays: B rows of the
- * state, C numbers of a token. */
+ * state, C numbers of a token. The bytes of a file begin at an address that 8 divides. */
 #ifndef LINATTN_H
 #define LINATTN_H
 

@@ -5,6 +5,7 @@
  *     linattn-run model.linattn -n 1000 -b          # tokens a second
  */
 #include <errno.h>
+#include <limits.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,10 +26,12 @@ static const char* const usage =
     "  -j COUNT  threads (1; 0: all cores)\n"
     "  -b        print tokens a second\n";
 
+#define MOST_TOKENS ((int64_t)1 << 40)
+
 typedef struct {
     const char *model, *prompt, *out;
-    int64_t count, width, height;
-    int threads, bench;
+    int64_t count;
+    int width, height, threads, bench;
     linattn_sampling sampling;
 } Options;
 
@@ -40,25 +43,29 @@ static void fail(const char* sentence) {
 static double number(const char* option, const char* text) {
     char* end = NULL;
     errno = 0;
-    const double value = text == NULL ? 0 : strtod(text, &end);
-    if (text == NULL || end == text || *end != '\0' || errno != 0) {
-        fprintf(stderr, "linattn-run: %s: expected a number, got '%s'.\n", option, text == NULL ? "" : text);
+    const double value = strtod(text, &end);
+    if (end == text || *end != '\0' || errno != 0) {
+        fprintf(stderr, "linattn-run: %s: expected a number, got '%s'.\n", option, text);
         exit(2);
     }
     return value;
 }
 
-static int64_t whole(const char* option, const char* text) {
-    const double value = number(option, text);
-    if (!(value >= -9e15 && value <= 9e15) || value != (double)(int64_t)value) {
-        fprintf(stderr, "linattn-run: %s: expected a whole number, got '%s'.\n", option, text);
+static int64_t whole(const char* option, const char* text, int64_t low, int64_t high) {
+    char* end = NULL;
+    errno = 0;
+    const long long value = strtoll(text, &end, 10);
+    if (end == text || *end != '\0' || errno != 0 || value < low || value > high) {
+        fprintf(stderr, "linattn-run: %s: expected a whole number in %lld..%lld, got '%s'.\n", option, (long long)low,
+                (long long)high, text);
         exit(2);
     }
-    return (int64_t)value;
+    return value;
 }
 
 static Options read_options(int argc, char** argv) {
     Options options = {NULL, NULL, NULL, -1, 0, 0, 1, 0, linattn_defaults()};
+    char behind;
     for (int i = 1; i < argc; ++i) {
         const char* const name = argv[i];
         if (name[0] != '-') {
@@ -69,22 +76,22 @@ static Options read_options(int argc, char** argv) {
             options.bench = 1;
             continue;
         }
-        const char* const value = i + 1 < argc ? argv[++i] : NULL;
-        switch (strlen(name) == 2 ? name[1] : 0) {
+        const int is_last = i + 1 == argc;
+        const char* const value = is_last ? "" : argv[++i];
+        switch (strlen(name) == 2 && !is_last ? name[1] : 0) {
             case 'i': options.prompt = value; break;
-            case 'n': options.count = whole(name, value); break;
+            case 'n': options.count = whole(name, value, 0, MOST_TOKENS); break;
             case 't': options.sampling.temperature = number(name, value); break;
-            case 'k': options.sampling.top_k = whole(name, value); break;
+            case 'k': options.sampling.top_k = whole(name, value, 0, INT64_MAX); break;
             case 'P': options.sampling.top_p = number(name, value); break;
             case 'm': options.sampling.min_p = number(name, value); break;
             case 'r': options.sampling.repetition_penalty = number(name, value); break;
-            case 's': options.sampling.seed = whole(name, value); break;
+            case 's': options.sampling.seed = whole(name, value, INT64_MIN, INT64_MAX); break;
             case 'o': options.out = value; break;
-            case 'j': options.threads = (int)whole(name, value); break;
+            case 'j': options.threads = (int)whole(name, value, 0, INT_MAX); break;
             case 'p':
-                if (value != NULL &&
-                    sscanf(value, "%lldx%lld", (long long*)&options.width, (long long*)&options.height) == 2 &&
-                    options.width > 0 && options.height > 0 && options.width < 65536 && options.height < 65536) {
+                if (sscanf(value, "%5dx%5d%c", &options.width, &options.height, &behind) == 2 && options.width > 0 &&
+                    options.height > 0) {
                     break;
                 } /* fall through */
             default: fputs(usage, stderr); exit(2);
@@ -104,8 +111,7 @@ static void write_tokens(const Options* options, const linattn_model* model, con
                          const int32_t* tokens, int64_t count, FILE* out) {
     if (options->width > 0) {
         const int32_t most = (int32_t)info->levels - 1;
-        fprintf(out, "P%c\n%lld %lld\n255\n", info->channels == 3 ? '6' : '5', (long long)options->width,
-                (long long)options->height);
+        fprintf(out, "P%c\n%d %d\n255\n", info->channels == 3 ? '6' : '5', options->width, options->height);
         for (int64_t i = 0; i < count * info->channels; ++i)
             fputc(most > 0 ? (int)(tokens[i] * 255.0 / most + 0.5) : 0, out);
         return;
@@ -135,7 +141,7 @@ int main(int argc, char** argv) {
     const int64_t read =
         length == 0 ? 0 : linattn_encode(model, options.prompt, (int64_t)length, prompt, (int64_t)length);
     if (read < 0) fail(linattn_error());
-    if (options.width > 0) options.count = options.width * options.height - read;
+    if (options.width > 0) options.count = (int64_t)options.width * options.height - read;
     if (options.width > 0 && options.count < 0) fail("-i: expected at most the pixels of the picture.");
     if (options.count < 0) options.count = 256;
 
@@ -150,9 +156,14 @@ int main(int argc, char** argv) {
     timespec_get(&after, TIME_UTC);
 
     FILE* const out = options.out == NULL ? stdout : fopen(options.out, "wb");
-    if (out == NULL) fail(strerror(errno));
-    write_tokens(&options, model, &info, tokens, read + options.count, out);
-    if (fflush(out) != 0 || (options.out != NULL && fclose(out) != 0)) fail(strerror(errno));
+    if (out != NULL) write_tokens(&options, model, &info, tokens, read + options.count, out);
+    /* What was written before may have failed, too. */
+    const int is_written = out != NULL && !ferror(out) && fflush(out) == 0;
+    if (!is_written || (options.out != NULL && fclose(out) != 0)) {
+        fprintf(stderr, "linattn-run: %s: expected a place to write to, got: %s.\n",
+                options.out == NULL ? "standard output" : options.out, strerror(errno));
+        return 1;
+    }
     if (options.bench) {
         const double seconds = (double)(after.tv_sec - before.tv_sec) + (double)(after.tv_nsec - before.tv_nsec) * 1e-9;
         fprintf(stderr, "\n%lld tokens in %.3f s: %.0f a second; state %lld bytes, weights %lld bytes\n",

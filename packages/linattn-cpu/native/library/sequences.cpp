@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 
 #include "cores.hpp"
@@ -51,20 +52,26 @@ void check_count(std::int64_t count, const void* memory) {
     }
 }
 
+std::string shortly(double number) {
+    char words[32];
+    std::snprintf(words, sizeof words, "%g", number);
+    return words;
+}
+
 void check_between(const char* name, double value, double low, double high) {
     if (!(value >= low && value <= high)) {
-        throw refused(name, "a number in " + std::to_string(low) + ".." + std::to_string(high), std::to_string(value));
+        throw refused(name, "a number in " + shortly(low) + ".." + shortly(high), shortly(value));
     }
 }
 
 void check_sampling(const linattn_sampling& sampling, const Model& model, std::int64_t rows) {
     if (model.head == Head::none) throw refused("the model", "a head that draws tokens", "one without");
-    check_between("temperature", sampling.temperature, 0, 1e300);
+    check_between("temperature", sampling.temperature, 0, 1e30);
     check_between("top_p", sampling.top_p, 0, 1);
     check_between("min_p", sampling.min_p, 0, 1);
     check_between("repetition_penalty", sampling.repetition_penalty, 1e-30, 1e30);
     if (sampling.top_k < 0) throw refused("top_k", "0 or more", std::to_string(sampling.top_k));
-    if (sampling.sample < 0 || sampling.sample + rows > (std::int64_t{1} << 32)) {
+    if (sampling.sample < 0 || sampling.sample > (std::int64_t{1} << 32) - rows) {
         throw refused("sample", "a number in 0..2^32 - 1", std::to_string(sampling.sample));
     }
     const bool filters =
@@ -114,6 +121,7 @@ Model::Model(const void* bytes, std::int64_t size, int threads) : threads(thread
 
 Sequences::Sequences(SharedModel model, std::int64_t rows) : model_(std::move(model)) {
     if (rows < 1 || rows > kMostRows) throw refused("rows", "1 to " + std::to_string(kMostRows), std::to_string(rows));
+    product({rows, model_->info.parameters});  // is no more than memory can have
     positions_.assign(static_cast<std::size_t>(rows), 0);
     numbers_.assign(static_cast<std::size_t>(product({rows, model_->info.state_bytes / 4})), 0.0f);
 }
@@ -143,24 +151,25 @@ Sequences::Sequences(SharedModel model, const TensorFile& file)
     if (own != model_->metadata.end() && other != file.metadata.end() && own->second != other->second) {
         throw refused("the state", "one that this model's weights made", "one of other weights");
     }
-    const auto copy = [&](const std::string& name, Shape shape, float* to) {
+    const auto find = [&](const std::string& name, Shape shape) {
         shape.insert(shape.begin(), rows());
         const auto found = file.tensors.find(name);
         const bool fits = found != file.tensors.end() && found->second.shape == shape && found->second.dtype == "F32";
         if (!fits) throw refused("the state", "'" + name + "' of float32, " + in_words(shape), "another or none");
-        std::memcpy(to, found->second.data, static_cast<std::size_t>(found->second.bytes));
+        return reinterpret_cast<const float*>(found->second.data);
     };
     std::size_t used = 1;
     for (std::size_t layer = 0; layer < static_cast<std::size_t>(model_->info.layers); ++layer) {
         for (std::size_t i = 0; i < model_->parts.size(); ++i, ++used) {
             const Model::Part& kind = model_->parts[i];
-            copy("layers." + std::to_string(layer) + "." + kind.name, kind.shape, part(layer, i));
+            const float* const from = find("layers." + std::to_string(layer) + "." + kind.name, kind.shape);
+            std::copy_n(from, rows() * kind.numbers, part(layer, i));
         }
     }
     if (file.tensors.count("parameters")) {
         ++used;
-        parameters_.resize(static_cast<std::size_t>(rows() * model_->info.parameters));
-        copy("parameters", {model_->info.parameters}, parameters_.data());
+        const float* const from = find("parameters", {model_->info.parameters});
+        parameters_.assign(from, from + rows() * model_->info.parameters);
     }
     used += file.tensors.count("recent");  // the last tokens, which only texts in Python need
     if (used != file.tensors.size())

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <set>
 #include <utility>
 
@@ -11,6 +12,13 @@ namespace linattn {
 std::string& last_error() {
     thread_local std::string sentence;
     return sentence;
+}
+
+void keep(const std::exception& error) {
+    // Compared by its words, because a library for browsers has no types at run time.
+    const bool is_memory = std::strcmp(error.what(), std::bad_alloc().what()) == 0;
+    last_error() = is_memory ? "memory: expected enough for the model or state, got none; use fewer rows or fewer bits."
+                             : error.what();
 }
 
 // Words of a file may have any length, and what a terminal obeys.
@@ -23,7 +31,7 @@ static std::string readable(const std::string& words) {
 }
 
 Refused refused(const std::string& what, const std::string& wanted, const std::string& got) {
-    return Refused(last_error() = readable(what) + ": expected " + readable(wanted) + ", got " + readable(got) + ".");
+    return Refused(readable(what) + ": expected " + readable(wanted) + ", got " + readable(got) + ".");
 }
 
 std::string in_words(const Shape& shape) {

@@ -15,10 +15,12 @@ public:
     using std::runtime_error::runtime_error;
 };
 
-// Why the last call of this thread failed.
+// Why the last failure of this thread happened.
 std::string& last_error();
 
-// The error is also kept as `last_error`: in WebAssembly without exceptions, throwing ends the call.
+// Makes `last_error` the sentence of an exception.
+void keep(const std::exception& error);
+
 Refused refused(const std::string& what, const std::string& wanted, const std::string& got);
 
 using Shape = std::vector<std::int64_t>;

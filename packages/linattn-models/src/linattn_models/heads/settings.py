@@ -55,8 +55,8 @@ class Setting:
             number = as_int(value)
             # No tensor takes larger ones, which change nothing either.
             return None if number is None else max(-self.off, min(number, self.off))
-        if isinstance(value, Tensor) and value.ndim == 0 and value.dtype != torch.bool:
-            return float(value)
+        if getattr(value, "ndim", None) == 0:  # of a tensor or an array
+            value = cast(Any, value).item()
         if not isinstance(value, Real) or isinstance(value, bool):
             return None
         try:
@@ -90,12 +90,13 @@ def spread(name: str, value: float | Tensor, rows: int, samples: int = 1) -> flo
     raise ValueError(expected(name, wanted, f"{len(value)} numbers"))
 
 
+# Logits are in float32, and so are their products with these numbers.
 TEMPERATURE = Setting(
-    "temperature", "a number of at least 0, finite", lambda x: (x >= 0) & (x < math.inf), 1.0
+    "temperature", "a number from 0 to 1e30", lambda x: (x >= 0) & (x <= 1e30), 1.0
 )
 TOP_K = Setting("top_k", "an integer of at least 1", lambda x: x >= 1, 1 << 62, integer=True)
 TOP_P = Setting("top_p", "above 0 and at most 1", lambda x: (x > 0) & (x <= 1), 1.0)
 MIN_P = Setting("min_p", "from 0 to 1", lambda x: (x >= 0) & (x <= 1), 0.0)
 REPETITION_PENALTY = Setting(
-    "repetition_penalty", "a number above 0, finite", lambda x: (x > 0) & (x < math.inf), 1.0
+    "repetition_penalty", "from 1e-30 to 1e30", lambda x: (x >= 1e-30) & (x <= 1e30), 1.0
 )
