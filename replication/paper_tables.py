@@ -137,11 +137,10 @@ def speech_trainings(evidence: list[Evidence]) -> str:
     def percent(name: str) -> Callable[[dict[str, Any]], str]:
         return lambda row: with_noise(row, name, lambda rate: f"{rate:.2%}")
 
-    rates = {"test": "phoneme_error_rate", "subst.": "substitutions", "ins.": "insertions"}
-    rates |= {"del.": "deletions", "dev": "dev_phoneme_error_rate"}
     columns = {
         "seeds": lambda row: f"{row['seeds']}",
-        **{title: percent(name) for title, name in rates.items()},
+        "errors, test": percent("phoneme_error_rate"),
+        "errors, dev": percent("dev_phoneme_error_rate"),
         "updates": lambda row: f"{row['steps']:,}",
         "s per update": lambda row: figure(row["seconds_per_update"]),
         "parameters": lambda row: f"{row['parameters']:,}",
