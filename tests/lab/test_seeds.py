@@ -117,6 +117,8 @@ def test_a_wider_spread_never_tells_more_apart(
     assert wide in ("within noise", judge_difference(difference, narrow))
     assert judge_difference(-difference, narrow) in ("within noise", "less", "more")
     assert judge_difference(difference, None) == "one seed"
+    for odd in ((math.nan, narrow), (difference, math.nan)):
+        assert judge_difference(*odd) == "within noise"
 
 
 def test_each_row_is_named_once_beside_the_baseline() -> None:

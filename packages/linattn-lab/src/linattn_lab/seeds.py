@@ -126,9 +126,9 @@ def judge_difference(difference: float, error: float | None) -> Judgement:
     """Whether a difference is less or more than nothing, beyond two standard errors of it."""
     if error is None:
         return "one seed"
-    if abs(difference) <= error:
-        return "within noise"
-    return "more" if difference > 0 else "less"
+    if abs(difference) > error:
+        return "more" if difference > 0 else "less"
+    return "within noise"  # NaN, too: it ranks nothing
 
 
 def describe_difference(figures: Figures, first: str, second: str) -> str:
