@@ -9,16 +9,15 @@
 # A command that takes longer than its seconds is ended, and the next one starts.
 set -u
 cd "$(dirname "$0")/.."
-packages=build/gpu
 earlier=build/gpu-earlier
-python="env PYTHONPATH=$packages:. python3 -m"
-bench="$python benchmarks --device cuda --peers --only"
-pytest="$python pytest -q -p no:cacheprovider -m gpu tests/gpu"
+bench="python3 -m benchmarks --device cuda --peers --only"
+pytest="python3 -m pytest -q -p no:cacheprovider -m gpu tests/gpu"
+pip="python3 -m pip install --no-deps --no-compile --upgrade --target build/gpu"
 folder=build/gpu-results
 
 commands() {
     cat <<COMMANDS
-15 $python linattn_core.info
+15 python3 -m linattn_core.info
 100 $pytest tests/cuda/test_gpu.py -k "not two_to_the_31"
 40 $bench operator/bfloat16-d64-h512/forward-and-backward --out $folder
 30 test ! -d $earlier || { cd $earlier && $bench operator/bfloat16-d64-h512/forward-and-backward --out $folder/earlier; }
@@ -33,22 +32,19 @@ COMMANDS
 }
 
 build() {
-    CUDAARCHS="${CUDAARCHS:-90-real}" LINATTN_CUDA=ON python3 -m pip install --no-deps --upgrade --target "$packages" \
+    CUDAARCHS="${CUDAARCHS:-90-real}" LINATTN_CUDA=ON $pip \
         packages/linattn-core packages/linattn-cuda packages/linattn-triton packages/linattn-models packages/linattn-lab
-    # What a machine with torch, pytest, hypothesis and matplotlib may lack.
-    python3 -m pip install --no-deps --upgrade --target "$packages" flash-linear-attention fla-core einops tabulate tqdm \
-        accelerate filelock psutil tyro docstring-parser typeguard typing-extensions safetensors \
-        pydantic pydantic-core annotated-types typing-inspection
 }
 
 case "${1:-}" in
 --dry-run) commands; exit ;;
 --build)
-    build
+    # Also what a machine with torch, pytest, hypothesis and matplotlib may lack.
+    build && $pip flash-linear-attention fla-core einops tabulate tqdm accelerate filelock psutil tyro docstring-parser \
+        typeguard typing-extensions safetensors pydantic pydantic-core annotated-types typing-inspection
     test -n "${2:-}" || exit
     rm -rf "$earlier" && mkdir -p "$earlier"
-    git archive "$2" benchmarks kernels-cuda packages | tar -x -C "$earlier"
-    cd "$earlier" && build
+    git archive "$2" benchmarks kernels-cuda packages | tar -x -C "$earlier" && cd "$earlier" && build
     exit
     ;;
 -*) sed -n 's/^# //p' "$0" >&2 && exit 2 ;;
@@ -57,6 +53,7 @@ case "${1:-}" in
 esac
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
+export PYTHONPATH=build/gpu:../gpu:.  # ../gpu: where the earlier kernels find the other libraries
 commands | while read -r seconds command; do
     echo "== $command"
     timeout -k 5 "$seconds" bash -c "$command" </dev/null 2>&1 | tee -a "$folder/log.txt" | tail -n 40
