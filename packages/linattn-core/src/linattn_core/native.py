@@ -120,6 +120,29 @@ _TENSORS = ("query", "key", "value", "attn_mask", "log_decay", "initial_state", 
 STEP_TENSORS = ("query", "key", "value", "state", "state")
 
 
+def find_refusal(call: AttentionCall | StepCall, longest: int) -> str | None:
+    """Why kernels with sums in float32 cannot run a call, as a sentence; None if they can.
+
+    Args:
+        longest: the most positions that they count.
+    """
+    for dtype in (call.query_dtype, call.value_dtype):
+        if dtype not in (torch.float32, torch.bfloat16, torch.float16):
+            return (
+                f"it has no kernels for {str(dtype).removeprefix('torch.')}, as its sums are kept "
+                'in float32; convert the tensors or pass backend="reference".'
+            )
+    positions = (
+        max(call.query.shape[2], call.key.shape[2]) if isinstance(call, AttentionCall) else 0
+    )
+    if positions <= longest:
+        return None
+    return (
+        f"its kernels count up to {longest:,} positions and the tensors have {positions:,}; pass "
+        'backend="reference".'
+    )
+
+
 def check_memory(names: Sequence[str], tensors: Sequence[Tensor | None]) -> None:
     """Refuses a tensor whose storage was freed or shrunk: native code would read other memory."""
     for name, x in zip(names, tensors, strict=False):

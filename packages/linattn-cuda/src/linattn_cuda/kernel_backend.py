@@ -19,6 +19,7 @@ from linattn_core.native import (
     Fields,
     Upstream,
     address,
+    find_refusal,
     make_readable,
     mark_written,
     new_gradients,
@@ -29,7 +30,6 @@ from linattn_cuda import _native
 from linattn_cuda.device import OLDEST_CAPABILITY, Gpu
 
 LONGEST = 2**31 - 1
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 # Plans that a backend keeps: lengths may differ from call to call.
@@ -124,30 +124,13 @@ class KernelBackend(ABC):
             return reason
         if call.log_decay is not None:
             return 'its kernels take no log_decay; pass backend="auto" or "reference".'
-        for dtype in (call.query_dtype, call.value_dtype):
-            if dtype not in _DTYPES:
-                return (
-                    f"it has no kernels for {str(dtype).removeprefix('torch.')}, as its sums are "
-                    'kept in float32; convert the tensors or pass backend="reference".'
-                )
         gpu = self.gpu(call.device)
         if gpu.capability < OLDEST_CAPABILITY:
             return (
                 "its kernels need compute capability {}.{} and {} has {}.{}; pass "
                 'backend="reference".'
             ).format(*OLDEST_CAPABILITY, gpu.name, *gpu.capability)
-        return self._refuses_length(call) or self._refuses_width(call, gpu)
-
-    def _refuses_length(self, call: AttentionCall | StepCall) -> str | None:
-        if isinstance(call, StepCall):
-            return None
-        longest = max(call.query_length, call.key_length)
-        if longest <= LONGEST:
-            return None
-        return (
-            f"its kernels count up to {LONGEST:,} positions and the tensors have {longest:,}; "
-            'pass backend="reference".'
-        )
+        return find_refusal(call, LONGEST) or self._refuses_width(call, gpu)
 
     def _refuses_width(self, call: AttentionCall | StepCall, gpu: Gpu) -> str | None:
         if isinstance(call, StepCall):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from linattn_core.calls import AttentionCall, Gradients, Output, StepCall
@@ -10,6 +9,7 @@ from linattn_core.native import (
     STEP_TENSORS,
     Upstream,
     check_memory,
+    find_refusal,
     make_readable,
     mark_written,
     new_output,
@@ -19,7 +19,6 @@ from linattn_triton import device
 from linattn_triton.configurations import WIDEST
 
 LONGEST = 2**31 - 2**10
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class TritonBackend:
@@ -45,29 +44,13 @@ class TritonBackend:
 
     def refuses(self, call: AttentionCall | StepCall) -> str | None:
         """Memory off a GPU, no triton, an old GPU, float64, heads too wide, 2^31 positions."""
-        reason = device.refuses(call.device)
-        if reason is not None:
+        reason = device.refuses(call.device) or find_refusal(call, LONGEST)
+        if reason is not None or max(call.feature_dim, call.value_dim) <= WIDEST:
             return reason
-        for dtype in (call.query_dtype, call.value_dtype):
-            if dtype not in _DTYPES:
-                return (
-                    f"it has no kernels for {str(dtype).removeprefix('torch.')}, as its sums are "
-                    'kept in float32; convert the tensors or pass backend="reference".'
-                )
-        if max(call.feature_dim, call.value_dim) > WIDEST:
-            return (
-                f"its kernels take features and values of up to {WIDEST} and these have "
-                f'{call.feature_dim} and {call.value_dim}; pass backend="reference".'
-            )
-        if isinstance(call, StepCall):
-            return None
-        longest = max(call.query_length, call.key_length)
-        if longest > LONGEST:
-            return (
-                f"its kernels count up to {LONGEST:,} positions and the tensors have {longest:,}; "
-                'pass backend="reference".'
-            )
-        return None
+        return (
+            f"its kernels take features and values of up to {WIDEST} and these have "
+            f'{call.feature_dim} and {call.value_dim}; pass backend="reference".'
+        )
 
     def attention(self, call: AttentionCall) -> Output:
         from linattn_triton import launches
