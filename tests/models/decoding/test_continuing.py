@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -170,6 +171,16 @@ def test_bytes_that_are_no_file_are_refused(dtype: str, size: int) -> None:
         for part in (content, content[:7], b""):
             with pytest.raises(ValueError, match=r"^state: expected"):
                 DecodingState.from_bytes(part)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+def test_a_device_or_a_pipe_is_not_replaced(tmp_path: Path) -> None:
+    pipe, model = tmp_path / "pipe", tiny_model()
+    os.mkfifo(pipe)
+    _, state = model.prefill(random_tokens(model, 2, 3))
+    with pytest.raises(OSError, match=re.escape(f"{pipe}: expected a file to write")):
+        state.detach().save(pipe)
+    assert pipe.is_fifo() and list(tmp_path.iterdir()) == [pipe]
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

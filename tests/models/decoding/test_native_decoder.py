@@ -184,7 +184,7 @@ class Changed(AutoregressiveTransformer):
         (lambda: model_of().to(torch.bfloat16), "got torch.bfloat16 on cpu"),
         (lambda: model_of().to("meta"), "got torch.float32 on meta"),
         (hooked, "a Linear: expected no hooks"),
-        (replaced, "expected a Linear, got a torch.nn.modules.container.Sequential"),
+        (replaced, "expected a Linear, got torch.nn.modules.container.Sequential"),
         (
             lambda: Changed(tiny_config(), 7, 5),
             "Changed; a compiled decoder does not know its arithmetic",

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from linattn_core.decoder_spec import Affine, CannotCompile, Norm
 from linattn_core.errors import expected
+from linattn_models.basics.validation import name_of
 from linattn_models.weights.hooks import has_hooks
 from linattn_models.weights.tied import TiedLinear
 
@@ -18,11 +19,11 @@ def require(module: nn.Module, kind: type[nn.Module]) -> None:
     if type(module) is not kind:
         name = f"{type(module).__module__}.{type(module).__name__}"
         advice = "a compiled decoder does not know its arithmetic, so decode eagerly"
-        raise CannotCompile(expected("a layer", f"a {kind.__name__}", f"a {name}", advice))
+        raise CannotCompile(expected("a layer", name_of(kind), name, advice))
     if not is_plain(module, kind):
         wanted, got = "no hooks and the forward of its class", "hooks or a forward of its own"
         advice = "a compiled decoder would not run them, so remove them or decode eagerly"
-        raise CannotCompile(expected(f"a {kind.__name__}", wanted, got, advice))
+        raise CannotCompile(expected(name_of(kind), wanted, got, advice))
 
 
 def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:

@@ -34,6 +34,8 @@ def write_content(file: Path, content: bytes) -> None:
     if file.is_dir():
         advice = "pass the name of a file in it"
         raise IsADirectoryError(expected(str(file), "a file to write", "a directory", advice))
+    if file.exists() and not file.is_file():  # a file would replace what all programs share
+        raise OSError(expected(str(file), "a file to write", "a device, a pipe or a socket"))
     replace_file(file, content)
 
 
