@@ -3,6 +3,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "library/sequences.hpp"
 
@@ -24,8 +25,8 @@ struct linattn_state {
 namespace {
 
 // The result of `work`, or `failed` and the reason in `last_error`.
-template <class Result, class Work>
-Result guarded(Result failed, const Work& work) {
+template <class Work>
+auto guarded(decltype(std::declval<Work>()()) failed, const Work& work) {
     try {
         return work();
     } catch (const std::exception& error) {
@@ -79,7 +80,7 @@ struct Contents {
 #endif
 
 linattn_model* opened(const void* bytes, std::int64_t size, int threads) {
-    return new linattn_model{std::make_shared<const linattn::Model>(bytes, size, threads)};
+    return new linattn_model{std::make_shared<const linattn::Model>(linattn::read_tensors(bytes, size), threads)};
 }
 
 }  // namespace
@@ -93,14 +94,14 @@ const char* linattn_error(void) { return linattn::last_error().c_str(); }
 linattn_sampling linattn_defaults(void) { return {1, 0, 0, 1, 0, 0, 0}; }
 
 linattn_model* linattn_open(const char* file, int threads) {
-    return guarded<linattn_model*>(nullptr, [&] {
+    return guarded(nullptr, [&] {
         const Contents contents(&required(file, "file"));
         return opened(contents.bytes, contents.size, threads);
     });
 }
 
 linattn_model* linattn_open_bytes(const void* bytes, int64_t size, int threads) {
-    return guarded<linattn_model*>(nullptr, [&] { return opened(bytes, size, threads); });
+    return guarded(nullptr, [&] { return opened(bytes, size, threads); });
 }
 
 void linattn_close(linattn_model* model) { delete model; }
@@ -110,18 +111,18 @@ int linattn_describe(const linattn_model* model, linattn_info* info) {
 }
 
 const char* linattn_metadata(const linattn_model* model, const char* name) {
-    if (model == nullptr || name == nullptr) return "";
-    const auto found = model->model->metadata.find(name);
-    return found == model->model->metadata.end() ? "" : found->second.c_str();
+    return guarded("", [&] {
+        return linattn::find_text(required(model, "model").model->metadata, &required(name, "name")).c_str();
+    });
 }
 
 linattn_state* linattn_state_new(const linattn_model* model, int64_t rows) {
-    return guarded<linattn_state*>(
-        nullptr, [&] { return new linattn_state{linattn::Sequences(required(model, "model").model, rows)}; });
+    return guarded(nullptr,
+                   [&] { return new linattn_state{linattn::Sequences(required(model, "model").model, rows)}; });
 }
 
 linattn_state* linattn_state_copy(const linattn_state* state) {
-    return guarded<linattn_state*>(nullptr, [&] { return new linattn_state(required(state, "state")); });
+    return guarded(nullptr, [&] { return new linattn_state(required(state, "state")); });
 }
 
 void linattn_state_free(linattn_state* state) { delete state; }
@@ -129,7 +130,7 @@ void linattn_state_free(linattn_state* state) { delete state; }
 int64_t linattn_state_rows(const linattn_state* state) { return state == nullptr ? 0 : state->sequences.rows(); }
 
 int64_t linattn_state_save(const linattn_state* state, void* bytes, int64_t room) {
-    return guarded<int64_t>(-1, [&] {
+    return guarded(-1, [&] {
         const std::vector<char> file = required(state, "state").sequences.save();
         const auto size = static_cast<int64_t>(file.size());
         if (bytes != nullptr && room >= size) std::memcpy(bytes, file.data(), file.size());
@@ -138,7 +139,7 @@ int64_t linattn_state_save(const linattn_state* state, void* bytes, int64_t room
 }
 
 linattn_state* linattn_state_load(const linattn_model* model, const void* bytes, int64_t size) {
-    return guarded<linattn_state*>(nullptr, [&] {
+    return guarded(nullptr, [&] {
         return new linattn_state{
             linattn::Sequences(required(model, "model").model, linattn::read_tensors(bytes, size))};
     });
@@ -174,7 +175,7 @@ int linattn_generate(linattn_state* state, const int32_t* prompt, int64_t prompt
 }
 
 int64_t linattn_encode(const linattn_model* model, const char* text, int64_t bytes, int32_t* tokens, int64_t room) {
-    return guarded<int64_t>(-1, [&] {
+    return guarded(-1, [&] {
         const std::vector<std::string>& pieces = required(model, "model").model->pieces;
         required(text, "text");
         if (pieces.empty()) throw linattn::refused("the model", "one of bytes or characters", "one without a table");
@@ -197,7 +198,7 @@ int64_t linattn_encode(const linattn_model* model, const char* text, int64_t byt
 }
 
 const char* linattn_decode(const linattn_model* model, int32_t token, int64_t* bytes) {
-    return guarded<const char*>(nullptr, [&] {
+    return guarded(nullptr, [&] {
         const std::vector<std::string>& pieces = required(model, "model").model->pieces;
         if (token < 0 || static_cast<std::size_t>(token) >= pieces.size()) {
             throw linattn::refused("token", "one of the model's table", std::to_string(token));

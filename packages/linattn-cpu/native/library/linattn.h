@@ -35,7 +35,7 @@ typedef struct {
     int64_t channels;                  /* C: 1, or 3 for the colors of a pixel; 0 for a model of vectors */
     int64_t parameters;                /* P: numbers that describe the next token; for vectors, their width */
     int64_t layers, width, max_length; /* max_length: the most positions, 0 for no limit */
-    int64_t window;                    /* keys that are read by softmax attention; 0 for none */
+    int64_t window;                    /* the last keys, which softmax attention reads; 0 for none */
     int64_t state_bytes;               /* of one row; they do not grow */
     int64_t model_bytes;               /* of the packed weights */
 } linattn_info;
@@ -56,16 +56,16 @@ LINATTN_API linattn_sampling linattn_defaults(void);
 /* A model from a file (on Unix and macOS), or from bytes that are not needed afterwards. threads: 0 for all cores. */
 LINATTN_API linattn_model* linattn_open(const char* file, int threads);
 LINATTN_API linattn_model* linattn_open_bytes(const void* bytes, int64_t size, int threads);
-LINATTN_API void linattn_close(linattn_model* model); /* its states live on */
+LINATTN_API void linattn_close(linattn_model* model); /* its states stay valid */
 LINATTN_API int linattn_describe(const linattn_model* model, linattn_info* info);
-/* What the file says: "weights", "fingerprint", "tokenizer", ...; "" for what it does not. */
+/* What the file says: "weights", "fingerprint", "tokenizer", ...; "" for what it does not say. */
 LINATTN_API const char* linattn_metadata(const linattn_model* model, const char* name);
 
 LINATTN_API linattn_state* linattn_state_new(const linattn_model* model, int64_t rows);
 LINATTN_API linattn_state* linattn_state_copy(const linattn_state* state);
 LINATTN_API void linattn_state_free(linattn_state* state);
 LINATTN_API int64_t linattn_state_rows(const linattn_state* state);
-/* The bytes of a file of linattn_models.DecodingState. Returns their number, and writes them if there is room; -1. */
+/* The bytes of a file of linattn_models.DecodingState. Returns their number, or -1; writes them if there is room. */
 LINATTN_API int64_t linattn_state_save(const linattn_state* state, void* bytes, int64_t room);
 LINATTN_API linattn_state* linattn_state_load(const linattn_model* model, const void* bytes, int64_t size);
 
@@ -73,18 +73,18 @@ LINATTN_API linattn_state* linattn_state_load(const linattn_model* model, const 
  * vector reads that first; count may be 0 then. */
 LINATTN_API int linattn_read(linattn_state* state, const int32_t* tokens, int64_t count);
 LINATTN_API int linattn_read_vectors(linattn_state* state, const float* vectors, int64_t count, float* outputs);
-/* (B, P), of the distribution of the next token, until the state changes; NULL before anything is read. */
+/* The parameters (B, P) of the next token's distribution, valid until the state changes; NULL before a read. */
 LINATTN_API const float* linattn_parameters(const linattn_state* state);
-/* Draws the next tokens (B, C), which are not read yet. */
+/* Draws the next tokens (B, C), and does not read them. */
 LINATTN_API int linattn_sample(linattn_state* state, const linattn_sampling* sampling, int32_t* tokens);
 /* Reads a prompt (B, prompt_count, C), then draws up to `count` tokens of each row, (B, count, C), and reads all but the
- * last: begin the next prompt with that. A row ends behind a token of `stop`; a penalty counts the tokens of prompt and
+ * last: begin the next prompt with that. A row ends after a token of `stop`; a penalty counts the tokens of prompt and
  * row. lengths: (B), how many tokens a row has, or NULL. After a failure the prompt may have been read. */
 LINATTN_API int linattn_generate(linattn_state* state, const int32_t* prompt, int64_t prompt_count,
                                  const linattn_sampling* sampling, int64_t count, const int32_t* stop,
                                  int64_t stop_count, int32_t* tokens, int64_t* lengths);
 
-/* For models of bytes and of characters. Returns the number of tokens, and writes them if there is room; -1. */
+/* For models of bytes and of characters. Returns the number of tokens, or -1; writes them if there is room. */
 LINATTN_API int64_t linattn_encode(const linattn_model* model, const char* text, int64_t bytes, int32_t* tokens,
                                    int64_t room);
 /* The bytes of a token's text, and their number. */

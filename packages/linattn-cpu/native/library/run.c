@@ -5,8 +5,7 @@
  *     linattn-run model.linattn -n 1000 -b          # tokens a second
  */
 #include <errno.h>
-#include <limits.h>
-#include <stdint.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,46 +25,53 @@ static const char* const usage =
     "  -j COUNT  threads (1; 0: all cores)\n"
     "  -b        print tokens a second\n";
 
-#define MOST_TOKENS ((int64_t)1 << 40)
-
 typedef struct {
     const char *model, *prompt, *out;
-    int64_t count;
+    int64_t count; /* -1: not given */
     int width, height, threads, bench;
     linattn_sampling sampling;
 } Options;
 
-static void fail(const char* sentence) {
+_Noreturn static void fail(const char* sentence) {
     fprintf(stderr, "linattn-run: %s\n", sentence);
     exit(1);
 }
 
+_Noreturn static void print_usage(void) {
+    fputs(usage, stderr);
+    exit(2);
+}
+
+static void require(int holds, const char* option, const char* wanted, const char* got) {
+    if (holds) return;
+    fprintf(stderr, "linattn-run: %s: expected %s, got '%s'.\n", option, wanted, got);
+    exit(2);
+}
+
 static double number(const char* option, const char* text) {
-    char* end = NULL;
-    errno = 0;
+    char* end;
     const double value = strtod(text, &end);
-    if (end == text || *end != '\0' || errno != 0) {
-        fprintf(stderr, "linattn-run: %s: expected a number, got '%s'.\n", option, text);
-        exit(2);
-    }
+    require(end != text && *end == '\0', option, "a number", text);
     return value;
 }
 
-static int64_t whole(const char* option, const char* text, int64_t low, int64_t high) {
-    char* end = NULL;
+static int64_t whole(const char* option, const char* text, int64_t least, int64_t most) {
+    char* end;
     errno = 0;
-    const long long value = strtoll(text, &end, 10);
-    if (end == text || *end != '\0' || errno != 0 || value < low || value > high) {
-        fprintf(stderr, "linattn-run: %s: expected a whole number in %lld..%lld, got '%s'.\n", option, (long long)low,
-                (long long)high, text);
-        exit(2);
-    }
+    const int64_t value = strtoll(text, &end, 10);
+    const int holds = end != text && *end == '\0' && errno == 0 && value >= least && value <= most;
+    require(holds, option, "a whole number in its range", text);
     return value;
+}
+
+static void read_size(Options* options, const char* text) {
+    char more;
+    const int found = sscanf(text, "%5dx%5d%c", &options->width, &options->height, &more);
+    require(found == 2 && options->width > 0 && options->height > 0, "-p", "a size such as 28x28", text);
 }
 
 static Options read_options(int argc, char** argv) {
-    Options options = {NULL, NULL, NULL, -1, 0, 0, 1, 0, linattn_defaults()};
-    char behind;
+    Options options = {.prompt = "", .count = -1, .threads = 1, .sampling = linattn_defaults()};
     for (int i = 1; i < argc; ++i) {
         const char* const name = argv[i];
         if (name[0] != '-') {
@@ -76,53 +82,43 @@ static Options read_options(int argc, char** argv) {
             options.bench = 1;
             continue;
         }
-        const int is_last = i + 1 == argc;
-        const char* const value = is_last ? "" : argv[++i];
-        switch (strlen(name) == 2 && !is_last ? name[1] : 0) {
+        const char* const value = argv[++i]; /* NULL behind the last one */
+        if (strlen(name) != 2 || value == NULL) print_usage();
+        switch (name[1]) {
             case 'i': options.prompt = value; break;
-            case 'n': options.count = whole(name, value, 0, MOST_TOKENS); break;
+            case 'n': options.count = whole(name, value, 0, INT32_MAX); break;
             case 't': options.sampling.temperature = number(name, value); break;
             case 'k': options.sampling.top_k = whole(name, value, 0, INT64_MAX); break;
             case 'P': options.sampling.top_p = number(name, value); break;
             case 'm': options.sampling.min_p = number(name, value); break;
             case 'r': options.sampling.repetition_penalty = number(name, value); break;
             case 's': options.sampling.seed = whole(name, value, INT64_MIN, INT64_MAX); break;
+            case 'p': read_size(&options, value); break;
             case 'o': options.out = value; break;
-            case 'j': options.threads = (int)whole(name, value, 0, INT_MAX); break;
-            case 'p':
-                if (sscanf(value, "%5dx%5d%c", &options.width, &options.height, &behind) == 2 && options.width > 0 &&
-                    options.height > 0) {
-                    break;
-                } /* fall through */
-            default: fputs(usage, stderr); exit(2);
+            case 'j': options.threads = (int)whole(name, value, 0, INT32_MAX); break;
+            default: print_usage();
         }
     }
-    if (options.model == NULL) fputs(usage, stderr), exit(2);
+    if (options.model == NULL) print_usage();
     return options;
 }
 
-static void* memory(int64_t bytes) {
-    void* const block = malloc((size_t)(bytes > 0 ? bytes : 1));
-    if (block == NULL) fail("memory: expected more of it.");
-    return block;
+static void write_picture(const Options* options, const linattn_info* info, const int32_t* tokens, int64_t numbers,
+                          FILE* out) {
+    const double scale = info->levels > 1 ? 255.0 / (double)(info->levels - 1) : 0;
+    fprintf(out, "P%c\n%d %d\n255\n", info->channels == 3 ? '6' : '5', options->width, options->height);
+    for (int64_t i = 0; i < numbers; ++i) fputc((int)(tokens[i] * scale + 0.5), out);
 }
 
-static void write_tokens(const Options* options, const linattn_model* model, const linattn_info* info,
-                         const int32_t* tokens, int64_t count, FILE* out) {
-    if (options->width > 0) {
-        const int32_t most = (int32_t)info->levels - 1;
-        fprintf(out, "P%c\n%d %d\n255\n", info->channels == 3 ? '6' : '5', options->width, options->height);
-        for (int64_t i = 0; i < count * info->channels; ++i)
-            fputc(most > 0 ? (int)(tokens[i] * 255.0 / most + 0.5) : 0, out);
-        return;
-    }
-    for (int64_t i = 0; i < count; ++i) {
-        int64_t bytes = 0;
-        const char* const piece = linattn_decode(model, tokens[i * info->channels], &bytes);
+/* As numbers where a model has no text. */
+static void write_text(const linattn_model* model, const int32_t* tokens, int64_t numbers, FILE* out) {
+    for (int64_t i = 0; i < numbers; ++i) {
+        int64_t bytes;
+        const char* const piece = linattn_decode(model, tokens[i], &bytes);
         if (piece != NULL) {
             fwrite(piece, 1, (size_t)bytes, out);
         } else {
-            for (int64_t c = 0; c < info->channels; ++c) fprintf(out, "%d ", tokens[i * info->channels + c]);
+            fprintf(out, "%" PRId32 " ", tokens[i]);
         }
     }
 }
@@ -136,40 +132,41 @@ int main(int argc, char** argv) {
     linattn_state* const state = linattn_state_new(model, 1);
     if (state == NULL) fail(linattn_error());
 
-    const size_t length = options.prompt == NULL ? 0 : strlen(options.prompt);
-    int32_t* const prompt = memory((int64_t)(length + 1) * 4);
-    const int64_t read =
-        length == 0 ? 0 : linattn_encode(model, options.prompt, (int64_t)length, prompt, (int64_t)length);
-    if (read < 0) fail(linattn_error());
-    if (options.width > 0) options.count = (int64_t)options.width * options.height - read;
-    if (options.width > 0 && options.count < 0) fail("-i: expected at most the pixels of the picture.");
-    if (options.count < 0) options.count = 256;
+    const int64_t length = (int64_t)strlen(options.prompt);
+    const int64_t given = length > 0 ? linattn_encode(model, options.prompt, length, NULL, 0) : 0;
+    if (given < 0) fail(linattn_error());
+    if (options.width > 0) {
+        options.count = (int64_t)options.width * options.height - given;
+        if (options.count < 0) fail("-i: expected at most the pixels of the picture.");
+    } else if (options.count < 0) {
+        options.count = 256;
+    }
 
-    int32_t* const tokens = memory((read + options.count) * info.channels * 4);
-    memcpy(tokens, prompt, (size_t)read * 4);
+    const int64_t numbers = (given + options.count) * info.channels; /* the prompt, and behind it what is drawn */
+    int32_t* const tokens = calloc((size_t)numbers + 1, sizeof *tokens);
+    if (tokens == NULL) fail("memory: expected more of it.");
+    if (given > 0) linattn_encode(model, options.prompt, length, tokens, given);
     struct timespec before, after;
     timespec_get(&before, TIME_UTC);
-    if (linattn_generate(state, prompt, read, &options.sampling, options.count, NULL, 0, tokens + read * info.channels,
-                         NULL)) {
+    if (linattn_generate(state, tokens, given, &options.sampling, options.count, NULL, 0, tokens + given, NULL) != 0) {
         fail(linattn_error());
     }
     timespec_get(&after, TIME_UTC);
 
     FILE* const out = options.out == NULL ? stdout : fopen(options.out, "wb");
-    if (out != NULL) write_tokens(&options, model, &info, tokens, read + options.count, out);
-    /* What was written before may have failed, too. */
-    const int is_written = out != NULL && !ferror(out) && fflush(out) == 0;
-    if (!is_written || (options.out != NULL && fclose(out) != 0)) {
+    if (out != NULL && options.width > 0) write_picture(&options, &info, tokens, numbers, out);
+    if (out != NULL && options.width == 0) write_text(model, tokens, numbers, out);
+    if (out == NULL || ferror(out) || fclose(out) != 0) {
         fprintf(stderr, "linattn-run: %s: expected a place to write to, got: %s.\n",
                 options.out == NULL ? "standard output" : options.out, strerror(errno));
         return 1;
     }
     if (options.bench) {
         const double seconds = (double)(after.tv_sec - before.tv_sec) + (double)(after.tv_nsec - before.tv_nsec) * 1e-9;
-        fprintf(stderr, "\n%lld tokens in %.3f s: %.0f a second; state %lld bytes, weights %lld bytes\n",
-                (long long)options.count, seconds, (double)options.count / seconds, (long long)info.state_bytes,
-                (long long)info.model_bytes);
+        fprintf(stderr,
+                "\n%" PRId64 " tokens in %.3f s: %.0f a second; state %" PRId64 " bytes, weights %" PRId64 " bytes\n",
+                options.count, seconds, (double)options.count / seconds, info.state_bytes, info.model_bytes);
     }
-    free(tokens), free(prompt), linattn_state_free(state), linattn_close(model);
+    free(tokens), linattn_state_free(state), linattn_close(model);
     return 0;
 }

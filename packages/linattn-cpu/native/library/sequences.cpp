@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "cores.hpp"
-#include "library/random.hpp"
+#include "library/model_file.hpp"
 
 namespace linattn {
 
@@ -19,19 +19,24 @@ constexpr double kLeastTemperature = 1e-30, kGreedy = 1e-300;  // as in linattn_
 const char* const kState = "linattn decoding state";
 
 // The text of each token: a byte, or a character of the table in UTF-8.
-std::vector<std::string> read_pieces(const std::map<std::string, std::string>& metadata) {
+std::vector<std::string> read_pieces(const Metadata& metadata, const linattn_info& info) {
     std::vector<std::string> pieces;
-    const auto found = metadata.find("tokenizer");
-    if (found == metadata.end()) return pieces;
-    if (found->second == "bytes") {
+    const std::string& kind = find_text(metadata, "tokenizer");
+    if (kind == "bytes") {
         for (int byte = 0; byte < 256; ++byte) pieces.emplace_back(1, static_cast<char>(byte));
-    } else if (const auto table = metadata.find("characters");
-               found->second == "characters" && table != metadata.end()) {
-        for (const char c : table->second) {
-            const bool continues = (static_cast<unsigned char>(c) & 0xC0) == 0x80 && !pieces.empty();
-            if (!continues) pieces.emplace_back();
+    } else if (kind == "characters") {
+        for (const char c : find_text(metadata, "characters")) {
+            const bool continues = (static_cast<unsigned char>(c) & 0xC0) == 0x80;
+            if (!continues || pieces.empty()) pieces.emplace_back();
             pieces.back() += c;
         }
+    }
+    const auto known = static_cast<std::int64_t>(pieces.size());
+    if (known > 0 && (known != info.levels || info.channels != 1)) {
+        throw refused(
+            "the tokenizer",
+            "one for " + std::to_string(info.levels) + " tokens of " + std::to_string(info.channels) + " values",
+            std::to_string(known) + " of one value");
     }
     return pieces;
 }
@@ -39,7 +44,7 @@ std::vector<std::string> read_pieces(const std::map<std::string, std::string>& m
 std::int64_t product(const Shape& shape) {
     std::int64_t numbers = 1;
     for (const std::int64_t dim : shape) {
-        if (numbers > kMostNumbers / dim) throw refused("the state", "a smaller one", "a shape of " + in_words(shape));
+        if (numbers > kMostNumbers / dim) throw refused("the state", "a smaller one", "one of too many numbers");
         numbers *= dim;
     }
     return numbers;
@@ -81,23 +86,67 @@ void check_sampling(const linattn_sampling& sampling, const Model& model, std::i
     }
 }
 
+// The rows of a state in a file, which has the bytes of so many: before memory is taken for them.
+std::int64_t count_rows(const TensorFile& file, const Model& model) {
+    if (find_text(file.metadata, "format") != kState || find_text(file.metadata, "version") != "1")
+        throw refused("the state", "a file of DecodingState, version 1", "another file");
+    const auto position = file.tensors.find("position");
+    if (position == file.tensors.end() || position->second.shape.empty())
+        throw refused("the state", "the positions of its rows", "none");
+    std::int64_t bytes = 0, rows = position->second.shape[0];
+    for (const auto& each : file.tensors) bytes += each.second.bytes;
+    if (rows > 0 && bytes / rows < model.info.state_bytes) {
+        throw refused("the state",
+                      std::to_string(model.info.state_bytes) + " bytes for each of " + std::to_string(rows) + " rows",
+                      std::to_string(bytes) + " in all");
+    }
+    return rows;
+}
+
+// Four numbers in (0, 1) for one position of a row, by Philox 4x32-10 (Salmon et al., 2011), as
+// linattn_models.decoding.philox draws them.
+void draw_numbers(std::int64_t seed, std::int64_t sample, std::int64_t position, double* numbers) {
+    const auto place = static_cast<std::uint64_t>(position), bits = static_cast<std::uint64_t>(seed);
+    std::uint32_t words[4] = {static_cast<std::uint32_t>(place), static_cast<std::uint32_t>(place >> 32),
+                              static_cast<std::uint32_t>(sample), 0};
+    std::uint32_t key[2] = {static_cast<std::uint32_t>(bits), static_cast<std::uint32_t>(bits >> 32)};
+    for (int round = 0; round < 10; ++round) {
+        const std::uint64_t first = std::uint64_t{0xD2511F53} * words[0], second = std::uint64_t{0xCD9E8D57} * words[2];
+        words[0] = static_cast<std::uint32_t>(second >> 32) ^ words[1] ^ key[0];
+        words[2] = static_cast<std::uint32_t>(first >> 32) ^ words[3] ^ key[1];
+        words[1] = static_cast<std::uint32_t>(second);
+        words[3] = static_cast<std::uint32_t>(first);
+        key[0] += 0x9E3779B9, key[1] += 0xBB67AE85;
+    }
+    for (int i = 0; i < 4; ++i) numbers[i] = (words[i] + 0.5) / 4294967296.0;
+}
+
+// The logits, with a penalty for tokens that a row has seen: as linattn_models.decoding.sampling.Repetitions.
+std::vector<float> penalize(std::vector<float> logits, const std::vector<bool>& seen, float penalty) {
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+        if (seen[i]) logits[i] = logits[i] > 0 ? logits[i] / penalty : logits[i] * penalty;
+    }
+    return logits;
+}
+
 }  // namespace
 
-Model::Model(const void* bytes, std::int64_t size, int threads) : threads(threads <= 0 ? available_cores() : threads) {
-    const ModelFile file(bytes, size);
-    const ModelSource& source = file.source;
+Model::Model(const TensorFile& file, int threads)
+    : metadata(file.metadata), threads(threads > 0 ? threads : available_cores()) {
+    const ModelSource source = read_model(file);
     const std::int64_t heads = source.kv_heads, dim = source.head_dim, features = source.features;
-    const std::int64_t key_numbers = dim + (source.layers[0].decay_weight != nullptr);
-    if (source.window > 0)
-        parts = {{"keys", {heads, source.window, key_numbers}, 0}, {"values", {heads, source.window, dim}, 0}};
-    parts.push_back({"s", {heads, features, dim}, 0});
-    parts.push_back({"z", {heads, features}, 0});
-    for (Part& part : parts) {
-        part.numbers = product(part.shape);
-        info.state_bytes += part.numbers * 4 * static_cast<std::int64_t>(source.layers.size());
+    for (std::size_t i = 0; i < source.layers.size(); ++i) {
+        const auto add = [&](const char* name, const Shape& shape) {
+            parts.push_back({"layers." + std::to_string(i) + "." + name, shape, product(shape)});
+            info.state_bytes += 4 * parts.back().numbers;
+        };
+        if (source.window > 0) {
+            add("keys", {1, heads, source.window, dim + (source.layers[i].decay_weight != nullptr)});
+            add("values", {1, heads, source.window, dim});
+        }
+        add("s", {1, heads, features, dim});
+        add("z", {1, heads, features});
     }
-    metadata = file.content.metadata;
-    has_start = file.has_start;
     info.layers = static_cast<std::int64_t>(source.layers.size());
     info.width = info.parameters = source.heads * dim;
     info.window = source.window;
@@ -105,15 +154,8 @@ Model::Model(const void* bytes, std::int64_t size, int threads) : threads(thread
         const TokenSource& tokens = *source.tokens;
         info.levels = tokens.levels, info.channels = static_cast<std::int64_t>(tokens.embeddings.size());
         info.parameters = tokens.output.outputs, info.max_length = tokens.max_length;
-        head = tokens.head;
-        pieces = read_pieces(metadata);
-        const auto known = static_cast<std::int64_t>(pieces.size());
-        if (known > 0 && (known != info.levels || info.channels != 1)) {
-            throw refused(
-                "the tokenizer",
-                "one for " + std::to_string(info.levels) + " tokens of " + std::to_string(info.channels) + " values",
-                std::to_string(known) + " of one value");
-        }
+        head = tokens.head, has_start = tokens.start != nullptr;
+        pieces = read_pieces(metadata, info);
     }
     decoder = std::make_unique<PackedDecoder>(source, this->threads);
     info.model_bytes = decoder->nbytes();
@@ -126,55 +168,30 @@ Sequences::Sequences(SharedModel model, std::int64_t rows) : model_(std::move(mo
     numbers_.assign(static_cast<std::size_t>(product({rows, model_->info.state_bytes / 4})), 0.0f);
 }
 
-Sequences::Sequences(SharedModel model, const TensorFile& file)
-    : Sequences(model, [&] {
-          const auto format = file.metadata.find("format"), version = file.metadata.find("version");
-          const bool known =
-              format != file.metadata.end() && format->second == kState && version != file.metadata.end();
-          if (!known || version->second != "1")
-              throw refused("the state", "a file of DecodingState, version 1", "another file");
-          const auto position = file.tensors.find("position");
-          const bool whole =
-              position != file.tensors.end() && position->second.dtype == "I64" && position->second.shape.size() == 1;
-          if (!whole) throw refused("the state", "the positions of its rows", "none");
-          std::int64_t bytes = 0, rows = position->second.shape[0];
-          for (const auto& each : file.tensors) bytes += each.second.bytes;
-          if (rows > 0 && bytes / rows < model->info.state_bytes) {  // before memory is taken for the rows
-              throw refused(
-                  "the state",
-                  std::to_string(model->info.state_bytes) + " bytes for each of " + std::to_string(rows) + " rows",
-                  std::to_string(bytes) + " in all");
-          }
-          return rows;
-      }()) {
-    const auto own = model_->metadata.find("fingerprint"), other = file.metadata.find("fingerprint");
-    if (own != model_->metadata.end() && other != file.metadata.end() && own->second != other->second) {
+Sequences::Sequences(SharedModel model, const TensorFile& file) : Sequences(model, count_rows(file, *model)) {
+    const std::string &own = find_text(model_->metadata, "fingerprint"),
+                      &other = find_text(file.metadata, "fingerprint");
+    if (!own.empty() && !other.empty() && own != other)
         throw refused("the state", "one that this model's weights made", "one of other weights");
-    }
-    const auto find = [&](const std::string& name, Shape shape) {
-        shape.insert(shape.begin(), rows());
-        const auto found = file.tensors.find(name);
-        const bool fits = found != file.tensors.end() && found->second.shape == shape && found->second.dtype == "F32";
-        if (!fits) throw refused("the state", "'" + name + "' of float32, " + in_words(shape), "another or none");
-        return reinterpret_cast<const float*>(found->second.data);
-    };
-    std::size_t used = 1;
-    for (std::size_t layer = 0; layer < static_cast<std::size_t>(model_->info.layers); ++layer) {
-        for (std::size_t i = 0; i < model_->parts.size(); ++i, ++used) {
-            const Model::Part& kind = model_->parts[i];
-            const float* const from = find("layers." + std::to_string(layer) + "." + kind.name, kind.shape);
-            std::copy_n(from, rows() * kind.numbers, part(layer, i));
-        }
-    }
-    if (file.tensors.count("parameters")) {
+    std::size_t used = file.tensors.count("recent");  // the last tokens, which only texts in Python need
+    const auto find = [&](const std::string& name, const char* dtype, Shape shape) {
+        shape[0] = rows();
         ++used;
-        const float* const from = find("parameters", {model_->info.parameters});
+        return find_tensor(file, name, dtype, shape).data;
+    };
+    const auto floats = [&](const std::string& name, const Shape& shape) {
+        return reinterpret_cast<const float*>(find(name, "F32", shape));
+    };
+    std::memcpy(positions_.data(), find("position", "I64", {1}), positions_.size() * sizeof(std::int64_t));
+    float* at = numbers_.data();
+    for (const Model::Part& part : model_->parts)
+        at = std::copy_n(floats(part.name, part.shape), rows() * part.numbers, at);
+    if (file.tensors.count("parameters")) {
+        const float* const from = floats("parameters", {1, model_->info.parameters});
         parameters_.assign(from, from + rows() * model_->info.parameters);
     }
-    used += file.tensors.count("recent");  // the last tokens, which only texts in Python need
     if (used != file.tensors.size())
         throw refused("the state", std::to_string(used) + " tensors", std::to_string(file.tensors.size()));
-    std::memcpy(positions_.data(), file.tensors.at("position").data, positions_.size() * sizeof(std::int64_t));
     const std::int64_t most = model_->info.max_length > 0 ? model_->info.max_length : std::int64_t{1} << 53;
     for (const std::int64_t position : positions_) {
         if (position < 0 || position > most)
@@ -182,18 +199,22 @@ Sequences::Sequences(SharedModel model, const TensorFile& file)
     }
 }
 
-float* Sequences::part(std::size_t layer, std::size_t part) {
-    float* at = numbers_.data() +
-                static_cast<std::int64_t>(layer) * rows() * (model_->info.state_bytes / 4 / model_->info.layers);
-    for (std::size_t i = 0; i < part; ++i) at += rows() * model_->parts[i].numbers;
-    return at;
+// Whether the start vector comes next.
+bool Sequences::begins() const {
+    const auto new_rows = std::count(positions_.begin(), positions_.end(), 0);
+    if (!model_->has_start || new_rows == 0) return false;
+    if (new_rows != rows()) throw refused("the state", "rows that all have begun, or none", "both");
+    return true;
 }
 
+// Reads the call's inputs, so many of each row, into the states.
 void Sequences::run(DecoderCall call, std::int64_t inputs) {
-    std::array<std::vector<float*>, 4> lists;
-    const std::size_t kinds = model_->parts.size(), first = 4 - kinds;
-    for (std::size_t layer = 0; layer < static_cast<std::size_t>(model_->info.layers); ++layer) {
-        for (std::size_t i = 0; i < kinds; ++i) lists[first + i].push_back(part(layer, i));
+    std::array<std::vector<float*>, 4> lists;  // of keys, values, s and z
+    const std::size_t kinds = model_->parts.size() / static_cast<std::size_t>(model_->info.layers);
+    float* at = numbers_.data();
+    for (std::size_t i = 0; i < model_->parts.size(); ++i) {
+        lists[4 - kinds + i % kinds].push_back(at);
+        at += rows() * model_->parts[i].numbers;
     }
     call.batch = rows(), call.inputs = inputs;
     if (rows() > 1) call.positions = positions_.data();
@@ -204,31 +225,17 @@ void Sequences::run(DecoderCall call, std::int64_t inputs) {
     for (std::int64_t& position : positions_) position += inputs;
 }
 
-void Sequences::check_room(std::int64_t inputs) const {
-    const std::int64_t last = *std::max_element(positions_.begin(), positions_.end()) + inputs,
-                       most = model_->info.max_length;
-    if (most > 0 && last > most) {
-        throw refused("the sequence", "at most " + std::to_string(most) + " positions", std::to_string(last));
-    }
-}
-
 void Sequences::read(const std::int32_t* tokens, std::int64_t count) {
     const linattn_info& info = model_->info;
     if (info.channels == 0) throw refused("the model", "one of tokens", "one of vectors");
     check_count(count, tokens);
-    const auto begun =
-        std::count_if(positions_.begin(), positions_.end(), [](std::int64_t place) { return place > 0; });
-    const bool begins = model_->has_start && begun == 0;
-    if (model_->has_start && begun != 0 && begun != rows())
-        throw refused("the state", "rows that all have begun, or none", "both");
-    const std::int64_t inputs = count + begins;
-    if (inputs == 0) return;
-    check_room(inputs);
+    DecoderCall call{};
+    call.begins = begins();
+    if (count + call.begins == 0) return;
     const std::vector<std::int64_t> wide(tokens, tokens + rows() * count * info.channels);
     std::vector<float> parameters(static_cast<std::size_t>(rows() * info.parameters));
-    DecoderCall call{};
-    call.begins = begins, call.tokens = wide.data(), call.outputs = parameters.data();
-    run(call, inputs);
+    call.tokens = wide.data(), call.outputs = parameters.data();
+    run(call, count + call.begins);
     parameters_ = std::move(parameters);
 }
 
@@ -273,38 +280,6 @@ void Sequences::draw(const linattn_sampling& sampling, const float* parameters, 
     std::copy(drawn.begin(), drawn.end(), tokens);
 }
 
-namespace {
-
-// Which tokens each row has, and their penalty; see linattn_models.decoding.sampling.Repetitions.
-class Repetitions {
-public:
-    Repetitions(double penalty, std::int64_t rows, std::int64_t levels)
-        : penalty_(static_cast<float>(penalty)),
-          levels_(levels),
-          seen_(static_cast<std::size_t>(penalty == 1 ? 0 : rows * levels)) {}
-
-    void add(std::int64_t row, std::int32_t token) {
-        if (!seen_.empty()) seen_[static_cast<std::size_t>(row * levels_ + token)] = true;
-    }
-
-    const float* penalize(const float* logits) {
-        if (seen_.empty()) return logits;
-        penalized_.assign(logits, logits + seen_.size());
-        for (std::size_t i = 0; i < seen_.size(); ++i) {
-            if (seen_[i]) penalized_[i] = logits[i] > 0 ? logits[i] / penalty_ : logits[i] * penalty_;
-        }
-        return penalized_.data();
-    }
-
-private:
-    float penalty_;
-    std::int64_t levels_;
-    std::vector<bool> seen_;
-    std::vector<float> penalized_;
-};
-
-}  // namespace
-
 void Sequences::generate(const std::int32_t* prompt, std::int64_t prompt_count, const linattn_sampling& sampling,
                          std::int64_t count, const std::vector<std::int32_t>& stops, std::int32_t* tokens,
                          std::int64_t* lengths) {
@@ -313,23 +288,30 @@ void Sequences::generate(const std::int32_t* prompt, std::int64_t prompt_count, 
     check_count(prompt_count, prompt), check_count(count, tokens);
     if (!stops.empty() && channels != 1)
         throw refused("stop", "none for pixels of colors", std::to_string(stops.size()));
-    check_room(prompt_count + std::max<std::int64_t>(count - 1, 0) + (model_->has_start && positions_[0] == 0));
+    const std::int64_t first = *std::max_element(positions_.begin(), positions_.end()) + begins();
+    const std::int64_t last = first + prompt_count + std::max<std::int64_t>(count - 1, 0);
+    const std::int64_t most = model_->info.max_length;
+    if (most > 0 && last > most)
+        throw refused("the sequence", "at most " + std::to_string(most) + " positions", std::to_string(last));
     read(prompt, prompt_count);
     if (parameters_.empty()) throw refused("the prompt", "at least one token", "none");
-    Repetitions repetitions(sampling.repetition_penalty, batch, model_->info.levels);
-    for (std::int64_t b = 0; b < batch; ++b) {
-        for (std::int64_t i = 0; i < prompt_count; ++i) repetitions.add(b, prompt[(b * prompt_count + i) * channels]);
-    }
-    std::vector<std::int64_t> ends;
-    ends.resize(static_cast<std::size_t>(batch), count);
+    const bool is_penalized = sampling.repetition_penalty != 1;
+    std::vector<bool> seen(is_penalized ? parameters_.size() : 0);  // (B, levels)
+    const auto see = [&](std::int64_t b, std::int32_t token) {
+        if (is_penalized) seen[static_cast<std::size_t>(b * model_->info.levels + token)] = true;
+    };
+    for (std::int64_t i = 0; i < batch * prompt_count; ++i) see(i / prompt_count, prompt[i * channels]);
+    std::vector<std::int64_t> ends(static_cast<std::size_t>(batch), count);
     std::vector<std::int32_t> drawn(static_cast<std::size_t>(batch * channels));
     std::int64_t open = batch;
     for (std::int64_t i = 0; i < count && open > 0; ++i) {
-        draw(sampling, repetitions.penalize(parameters_.data()), drawn.data());
+        std::vector<float> penalized;
+        if (is_penalized) penalized = penalize(parameters_, seen, static_cast<float>(sampling.repetition_penalty));
+        draw(sampling, is_penalized ? penalized.data() : parameters_.data(), drawn.data());
         for (std::int64_t b = 0; b < batch; ++b) {
             std::copy_n(drawn.data() + b * channels, channels, tokens + (b * count + i) * channels);
             const std::int32_t token = drawn[static_cast<std::size_t>(b * channels)];
-            repetitions.add(b, token);
+            see(b, token);
             std::int64_t& end = ends[static_cast<std::size_t>(b)];
             const bool stops_here = std::find(stops.begin(), stops.end(), token) != stops.end();
             if (stops_here && end == count) end = i + 1, --open;
@@ -343,20 +325,20 @@ std::vector<char> Sequences::save() const {
     TensorFile file;
     file.metadata = {{"format", kState}, {"version", "1"}, {"max_length", ""}};
     if (model_->info.max_length > 0) file.metadata["max_length"] = std::to_string(model_->info.max_length);
-    const auto own = model_->metadata.find("fingerprint");
-    if (own != model_->metadata.end()) file.metadata["fingerprint"] = own->second;
-    const auto add = [&](const std::string& name, const char* dtype, Shape shape, const void* data, std::int64_t item) {
-        shape.insert(shape.begin(), rows());
-        file.tensors[name] = {dtype, shape, static_cast<const char*>(data), product(shape) * item};
+    const std::string& fingerprint = find_text(model_->metadata, "fingerprint");
+    if (!fingerprint.empty()) file.metadata["fingerprint"] = fingerprint;
+    const auto add = [&](const std::string& name, const char* dtype, Shape shape, const void* data,
+                         std::int64_t bytes) {
+        shape[0] = rows();
+        file.tensors[name] = {dtype, shape, static_cast<const char*>(data), rows() * bytes};
     };
-    add("position", "I64", {}, positions_.data(), 8);
-    if (!parameters_.empty()) add("parameters", "F32", {model_->info.parameters}, parameters_.data(), 4);
+    add("position", "I64", {1}, positions_.data(), 8);
+    const std::int64_t parameters = model_->info.parameters;
+    if (!parameters_.empty()) add("parameters", "F32", {1, parameters}, parameters_.data(), 4 * parameters);
     const float* at = numbers_.data();
-    for (std::int64_t layer = 0; layer < model_->info.layers; ++layer) {
-        for (const Model::Part& kind : model_->parts) {
-            add("layers." + std::to_string(layer) + "." + kind.name, "F32", kind.shape, at, 4);
-            at += rows() * kind.numbers;
-        }
+    for (const Model::Part& part : model_->parts) {
+        add(part.name, "F32", part.shape, at, 4 * part.numbers);
+        at += rows() * part.numbers;
     }
     return write_tensors(file);
 }

@@ -2,35 +2,33 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "library/linattn.h"
-#include "library/model_file.hpp"
+#include "library/tensor_file.hpp"
 #include "packed_decoder.hpp"
 
 namespace linattn {
 
 // Several threads may use it at once.
-class Model {
-public:
-    Model(const void* bytes, std::int64_t size, int threads);
+struct Model {
+    Model(const TensorFile& file, int threads);
 
-    // The state of a layer by its parts, as in linattn_models: keys and values of a window, then s and z.
+    // Of the state: a window's keys and values, then s and z, named as in linattn_models.
     struct Part {
         std::string name;
-        Shape shape;  // of one row
+        Shape shape;  // (1, ...), of one row
         std::int64_t numbers;
     };
 
-    std::vector<Part> parts;
-    std::map<std::string, std::string> metadata;
+    Metadata metadata;
     linattn_info info{};
     Head head = Head::none;
     bool has_start = false;
     int threads;
+    std::vector<Part> parts;          // of all layers, one after the other
     std::vector<std::string> pieces;  // the text of each token; none if the file does not say
     std::unique_ptr<PackedDecoder> decoder;
 };
@@ -44,7 +42,6 @@ public:
     Sequences(SharedModel model, const TensorFile& file);
 
     std::int64_t rows() const { return static_cast<std::int64_t>(positions_.size()); }
-    const Model& model() const { return *model_; }
     const float* parameters() const { return parameters_.empty() ? nullptr : parameters_.data(); }
 
     void read(const std::int32_t* tokens, std::int64_t count);
@@ -56,15 +53,13 @@ public:
     std::vector<char> save() const;
 
 private:
-    float* part(std::size_t layer, std::size_t part);
-    // Reads `inputs` inputs of each row, which the call has, into the states.
+    bool begins() const;
     void run(DecoderCall call, std::int64_t inputs);
-    void check_room(std::int64_t inputs) const;
     void draw(const linattn_sampling& sampling, const float* parameters, std::int32_t* tokens) const;
 
     SharedModel model_;
     std::vector<std::int64_t> positions_;  // of the next inputs
-    std::vector<float> numbers_;           // [layer][part][row][...]
+    std::vector<float> numbers_;           // [part][row][...]
     std::vector<float> parameters_;        // (B, P); none before anything is read
 };
 

@@ -9,23 +9,16 @@
 
 namespace linattn {
 
-// A sentence for whoever called the library.
-class Refused : public std::runtime_error {
-public:
-    using std::runtime_error::runtime_error;
-};
-
 // Why the last failure of this thread happened.
 std::string& last_error();
 
 // Makes `last_error` the sentence of an exception.
 void keep(const std::exception& error);
 
-Refused refused(const std::string& what, const std::string& wanted, const std::string& got);
+std::invalid_argument refused(const std::string& what, const std::string& wanted, const std::string& got);
 
+using Metadata = std::map<std::string, std::string>;
 using Shape = std::vector<std::int64_t>;
-
-std::string in_words(const Shape& shape);
 
 struct FileTensor {
     std::string dtype;  // as the format spells it, such as F32
@@ -36,7 +29,7 @@ struct FileTensor {
 
 struct TensorFile {
     std::map<std::string, FileTensor> tensors;
-    std::map<std::string, std::string> metadata;
+    Metadata metadata;
 };
 
 // The content of `bytes`, which must live as long as the tensors are used. The size of each tensor is that of its shape,
@@ -45,5 +38,11 @@ TensorFile read_tensors(const void* bytes, std::int64_t size);
 
 // The bytes of a file with this content.
 std::vector<char> write_tensors(const TensorFile& content);
+
+// The tensor of a name; refuses another dtype or shape.
+const FileTensor& find_tensor(const TensorFile& file, const std::string& name, const char* dtype, const Shape& shape);
+
+// The text of a name; "" if there is none.
+const std::string& find_text(const Metadata& metadata, const std::string& name);
 
 }  // namespace linattn
