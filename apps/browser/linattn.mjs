@@ -15,16 +15,17 @@ export class Decoder {
     exports._initialize?.();
     const abi = exports.linattn_abi?.();
     if (abi !== ABI) throw new Error(`linattn.wasm: expected the interface ${ABI}, got ${abi}; compile it anew.`);
-    const own = new Decoder();
-    own.c = exports;
-    own.model = own.with([new Uint8Array(bytes)], (place) =>
-      own.call(0, "linattn_open_bytes", place, BigInt(bytes.byteLength), 1));
-    const values = own.with([new BigInt64Array(INFO.length)], (place) => {
-      own.call(-1, "linattn_describe", own.model, place);
-      return own.copy(BigInt64Array, place, INFO.length);
+    return new Decoder(exports, new Uint8Array(bytes));
+  }
+
+  constructor(exports, bytes) {
+    this.c = exports;
+    this.model = this.with([bytes], (place) => this.call(0, "linattn_open_bytes", place, BigInt(bytes.length), 1));
+    const values = this.with([new BigInt64Array(INFO.length)], (place) => {
+      this.call(-1, "linattn_describe", this.model, place);
+      return this.copy(BigInt64Array, place, INFO.length);
     });
-    own.info = Object.fromEntries(INFO.map((name, i) => [name, Number(values[i])]));
-    return own;
+    this.info = Object.fromEntries(INFO.map((name, i) => [name, Number(values[i])]));
   }
 
   // The result of work(places) with arrays in the library's memory.
@@ -113,14 +114,15 @@ export class Decoder {
 
   // All numbers of a state, by its parts: those of the file that `linattn_state_save` writes.
   numbers(state) {
-    const size = this.call(-1n, "linattn_state_save", state, 0, 0n);
+    const save = (place, room) => this.call(-1n, "linattn_state_save", state, place, room);
+    const size = save(0, 0n);
     const file = this.with([new Uint8Array(Number(size))], (place) => {
-      this.call(-1n, "linattn_state_save", state, place, size);
+      save(place, size);
       return this.copy(Uint8Array, place, Number(size)).buffer;
     });
     const start = 8 + Number(new DataView(file).getBigUint64(0, true));
-    const header = Object.entries(JSON.parse(new TextDecoder().decode(file.slice(8, start))));
-    return header.filter(([name]) => name.startsWith("layers."))
-      .map(([, { data_offsets: [from, to] }]) => new Float32Array(file.slice(start + from, start + to)));
+    const header = JSON.parse(new TextDecoder().decode(file.slice(8, start)));
+    return Object.keys(header).filter((name) => name.startsWith("layers."))
+      .map((name) => new Float32Array(file.slice(...header[name].data_offsets.map((x) => start + x))));
   }
 }

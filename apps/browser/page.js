@@ -5,26 +5,39 @@ const SIDE = 28, HALF = SIDE * SIDE / 2, ROWS = 4, GAP = 2, MOST_TOKENS = 4000;
 const FRAME = 12; // milliseconds of drawing tokens before the page is painted
 const at = (id) => document.getElementById(id);
 const say = (id, text) => (at(id).textContent = text);
+const listen = (id, event, work) => at(id).addEventListener(event, work);
+// Calls work(); why it fails becomes the status of a section.
+const reporting = (section, work) => () => work().catch((error) => say(`${section}-status`, error.message));
 const kilobytes = (bytes) => `${(bytes / 1024).toLocaleString("en", { maximumFractionDigits: 1 })} KiB`;
-const reporting = (id, work) => () => work().catch((error) => say(id, error.message));
-const anySeed = () => Math.floor(Math.random() * 2 ** 31);
 
-function report(place, { info }, rows, tokens, began) {
+function report(section, { info }, rows, tokens, began) {
   const rate = Math.round((1000 * rows * tokens) / (performance.now() - began)).toLocaleString("en");
   const cache = 2 * 4 * info.layers * info.width * tokens; // of keys and values, for softmax attention
-  say(place, `${rate} tokens a second. State: ${kilobytes(rows * info.stateBytes)}; a cache of keys and values: ` +
-    `${kilobytes(rows * cache)}.`);
+  say(`${section}-status`, `${rate} tokens a second. State: ${kilobytes(rows * info.stateBytes)}; ` +
+    `a cache of keys and values: ${kilobytes(rows * cache)}.`);
 }
 
-// Calls work() until it returns false, and paints in between; another job of the same kind ends it.
+// Reads a prompt, draws tokens of all rows until take(tokens) returns false, and paints in between. The next call for a
+// section ends the one before.
 const jobs = {};
-async function repeat(kind, work, paint) {
-  const own = (jobs[kind] = Symbol());
-  for (let goes = true; goes && jobs[kind] === own;) {
-    const end = performance.now() + FRAME;
-    while (goes && performance.now() < end) goes = work();
-    paint();
-    await new Promise(requestAnimationFrame);
+async function draw(section, decoder, prompt, rows, temperature, take, paint) {
+  const own = (jobs[section] = Symbol()), state = decoder.newState(rows), began = performance.now();
+  const seed = Math.floor(Math.random() * 2 ** 31);
+  let count = prompt.length / rows;
+  try {
+    decoder.read(state, prompt);
+    for (let goes = true; goes && jobs[section] === own;) {
+      for (const end = performance.now() + FRAME; goes && performance.now() < end; ++count) {
+        const tokens = decoder.sample(state, { temperature, seed });
+        goes = take(tokens);
+        if (goes) decoder.read(state, tokens);
+      }
+      paint(state);
+      report(section, decoder, rows, count, began);
+      await new Promise(requestAnimationFrame);
+    }
+  } finally {
+    decoder.free(state);
   }
 }
 
@@ -39,24 +52,14 @@ function digits(decoder) {
   const most = decoder.info.levels - 1, upper = new Float32Array(HALF);
   const paintUpper = () => paintGray("drawing", [...upper, ...Array(HALF).fill(0.16)]);
 
-  async function complete() {
+  function complete() {
     const prompt = Array.from(upper, (x) => Math.round(x * most));
-    const rows = Array.from({ length: ROWS }, () => [...prompt]);
-    const state = decoder.newState(ROWS), seed = anySeed(), began = performance.now();
-    try {
-      decoder.read(state, rows.flat());
-      await repeat("digits", () => {
-        const tokens = decoder.sample(state, { seed });
-        tokens.forEach((token, i) => rows[i].push(token));
-        if (rows[0].length === 2 * HALF) return false;
-        decoder.read(state, tokens);
-        return true;
-      }, () => rows.forEach((row, i) =>
-        paintGray("completions", row.map((x) => x / most), (i % 2) * (SIDE + GAP), (i >> 1) * (SIDE + GAP))));
-      report("digits-status", decoder, ROWS, rows[0].length, began);
-    } finally {
-      decoder.free(state);
-    }
+    const pictures = Array.from({ length: ROWS }, () => [...prompt]);
+    return draw("digits", decoder, pictures.flat(), ROWS, 1, (tokens) => {
+      tokens.forEach((token, i) => pictures[i].push(token));
+      return pictures[0].length < 2 * HALF;
+    }, () => pictures.forEach((picture, i) =>
+      paintGray("completions", picture.map((x) => x / most), (i % 2) * (SIDE + GAP), (i >> 1) * (SIDE + GAP))));
   }
 
   function stroke(event) {
@@ -69,13 +72,12 @@ function digits(decoder) {
     paintUpper();
   }
 
-  const listen = (id, event, work) => at(id).addEventListener(event, work);
   listen("drawing", "pointerdown", (event) => {
     at("drawing").setPointerCapture(event.pointerId);
     stroke(event);
   });
   listen("drawing", "pointermove", (event) => event.buttons && stroke(event));
-  listen("drawing", "pointerup", reporting("digits-status", complete));
+  listen("drawing", "pointerup", reporting("digits", complete));
   listen("clear", "click", () => {
     upper.fill(0);
     paintUpper();
@@ -85,15 +87,15 @@ function digits(decoder) {
 
 // Each number is a pixel: positive ones red, negative ones blue, the largest of a part of the state brightest.
 function paintState(decoder, state) {
-  const numbers = decoder.numbers(state), count = numbers.reduce((sum, part) => sum + part.length, 0);
+  const parts = decoder.numbers(state), count = parts.reduce((sum, part) => sum + part.length, 0);
   const canvas = at("state"), width = Math.ceil(count / canvas.height);
   if (canvas.width !== width) canvas.width = width;
   const context = canvas.getContext("2d"), image = context.createImageData(width, canvas.height);
   let place = 0;
-  for (const part of numbers) {
-    const scale = part.reduce((most, x) => Math.max(most, Math.abs(x)), 1e-9);
+  for (const part of parts) {
+    const largest = part.reduce((most, x) => Math.max(most, Math.abs(x)), 1e-9);
     for (const x of part) {
-      const share = Math.sign(x) * Math.sqrt(Math.abs(x) / scale);
+      const share = Math.sign(x) * Math.sqrt(Math.abs(x) / largest);
       image.data.set([255 * share, 90 * Math.abs(share), -255 * share, 255], 4 * place++);
     }
   }
@@ -101,34 +103,19 @@ function paintState(decoder, state) {
 }
 
 function text(decoder) {
-  async function go() {
-    const bytes = new TextDecoder(), state = decoder.newState(1), seed = anySeed(), began = performance.now();
-    const temperature = Number(at("temperature").value);
-    let shown = at("prompt").value, tokens = 0;
-    at("continue").disabled = true;
-    at("stop").disabled = false;
-    try {
-      const prompt = decoder.encode(shown || "\n");
-      decoder.read(state, prompt);
-      await repeat("text", () => {
-        const [token] = decoder.sample(state, { temperature, seed });
-        shown += bytes.decode(decoder.piece(token), { stream: true });
-        decoder.read(state, [token]);
-        return ++tokens < MOST_TOKENS;
-      }, () => {
-        say("output", shown);
-        at("output").scrollTop = at("output").scrollHeight;
-        report("text-status", decoder, 1, prompt.length + tokens, began);
-        paintState(decoder, state);
-      });
-    } finally {
-      decoder.free(state);
-      at("continue").disabled = false;
-      at("stop").disabled = true;
-    }
-  }
-  at("continue").addEventListener("click", reporting("text-status", go));
-  at("stop").addEventListener("click", () => (jobs.text = null));
+  listen("continue", "click", reporting("text", async () => {
+    const bytes = new TextDecoder(), temperature = Number(at("temperature").value);
+    let shown = at("prompt").value, drawn = 0;
+    await draw("text", decoder, decoder.encode(shown || "\n"), 1, temperature, ([token]) => {
+      shown += bytes.decode(decoder.piece(token), { stream: true });
+      return ++drawn < MOST_TOKENS;
+    }, (state) => {
+      say("output", shown);
+      at("output").scrollTop = at("output").scrollHeight;
+      paintState(decoder, state);
+    });
+  }));
+  listen("stop", "click", () => (jobs.text = null));
 }
 
 async function fetched(name) {
@@ -137,17 +124,12 @@ async function fetched(name) {
   return answer.arrayBuffer();
 }
 
-async function start(module, name, section) {
-  try {
-    const decoder = await Decoder.open(await module, await fetched(`${name}.linattn`));
-    section(decoder);
-    say(`${name}-status`, `Ready: ${kilobytes(decoder.info.modelBytes)} of weights.`);
-  } catch (error) {
-    say(`${name}-status`, error.message);
-  }
-}
-
 const library = fetched("linattn.wasm").then((bytes) => WebAssembly.compile(bytes));
-await Promise.all([start(library, "digits", digits), start(library, "text", text)]);
-document.body.dataset.ready = "true";
+for (const [section, begin] of Object.entries({ digits, text })) {
+  reporting(section, async () => {
+    const decoder = await Decoder.open(await library, await fetched(`${section}.linattn`));
+    begin(decoder);
+    say(`${section}-status`, `Ready: ${kilobytes(decoder.info.modelBytes)} of weights.`);
+  })();
+}
 navigator.serviceWorker?.register("offline.js").catch(() => {});
