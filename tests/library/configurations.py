@@ -21,7 +21,9 @@ from linattn_models import (
     export_decoder,
     load_decoder,
 )
+from linattn_models.attention.rotary import Llama3Scaling
 
+SCALING = Llama3Scaling(8.0, 0.01, 4.0, 16)
 LONGEST = 40  # tokens, for positions that are learned
 
 
@@ -129,13 +131,15 @@ def _config(choose: random.Random) -> TransformerConfig:
         feature_map_options=options,
     )
     bias = pick([False, True])
-    return TransformerConfig(
+    config = TransformerConfig(
         num_layers=pick([1, 2, 3]), num_heads=heads, head_dim=head_dim,
         ffn_dim=pick([1, 7, 24, 65]), attention=attention, num_kv_heads=kv_heads,
         ffn=pick(["gelu", "gelu_tanh", "relu", "swiglu"]), norm=pick(["layer", "rms"]),
         norm_first=pick([False, True]), bias=bias, qkv_bias=pick([None, not bias]),
         rotary=head_dim % 2 == 0 and pick([False, True]),
     )  # fmt: skip
+    is_scaled = config.rotary and kv_heads > 1
+    return replace(config, rotary_scaling=SCALING) if is_scaled else config
 
 
 def _model(choose: random.Random, config: TransformerConfig) -> AutoregressiveTransformer:

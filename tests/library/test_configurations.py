@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
-from linattn_models import DecodingState, load_decoder
+from linattn_models import DecodingState, compile_decoder, load_decoder
 from tests.library.configurations import Case, random_case
 from tests.library.linattn_library import Model
 
 
 @pytest.mark.parametrize(
     "numbers",
-    [range(16), pytest.param(range(16, 316), marks=pytest.mark.slow)],
+    [range(32), pytest.param(range(32, 316), marks=pytest.mark.slow)],
     ids=["some", "300"],
 )
 def test_results_are_those_of_python(tmp_path: Path, numbers: range) -> None:
@@ -25,10 +26,11 @@ def test_results_are_those_of_python(tmp_path: Path, numbers: range) -> None:
 
 
 def check_vectors(case: Case, file: Path, model: Model, saved: Path) -> None:
-    decoder, rows = load_decoder(file), len(case.prefix)
-    wanted, own = decoder.prefill(case.prefix)
-    state = model.new_state(rows)
-    assert torch.equal(model.read_vectors(state, case.prefix), wanted), case
+    decoder = load_decoder(file)
+    outputs, own = decoder.prefill(case.prefix)
+    check_close(case, outputs)
+    state = model.new_state(len(case.prefix))
+    assert torch.equal(model.read_vectors(state, case.prefix), outputs), case
 
     saved.write_bytes(model.save_state(state))
     theirs, (vectors,) = DecodingState.load(saved), case.prefix[:, :1].unbind(1)
@@ -39,7 +41,7 @@ def check_vectors(case: Case, file: Path, model: Model, saved: Path) -> None:
 
 
 def check_tokens(case: Case, file: Path, model: Model, saved: Path) -> None:
-    decoder, rows = load_decoder(file), len(case.prefix)
+    rows, length = case.prefix.shape[:2]
 
     def draw(state: int, prompt: list[int]) -> list[list[int]]:
         return model.generate(
@@ -49,13 +51,25 @@ def check_tokens(case: Case, file: Path, model: Model, saved: Path) -> None:
 
     assert draw(model.new_state(rows), case.prompt) == case.draw(file), case
 
+    parameters, own = load_decoder(file).prefill(case.prefix)
+    check_close(case, parameters)
     state = model.new_state(rows)
-    model.read(state, case.prompt, case.prefix.shape[1])
+    model.read(state, case.prompt, length)
+    assert model.parameters(state, parameters.numel()) == parameters.flatten().tolist(), case
+
     saved.write_bytes(model.save_state(state))
     theirs, more = DecodingState.load(saved), case.prefix[:, -2:]
+    assert theirs.fingerprint == own.fingerprint
     wanted = case.draw(file, state=theirs, prefix=more)
-    _, own = decoder.prefill(case.prefix)
     assert case.draw(file, state=own, prefix=more) == wanted, case
     own.save(saved)
     back = model.load_state(saved.read_bytes())
     assert draw(back, more.flatten().tolist()) == wanted, case
+
+
+def check_close(case: Case, outputs: Tensor) -> None:
+    """Compares with the model that was exported."""
+    wanted, _ = compile_decoder(case.model, case.weights).prefill(case.prefix)
+    # A weight between two integers may become the other one.
+    tolerance = 0.01 * float(wanted.abs().max()) if case.weights == "int8" else 0.0
+    assert torch.allclose(outputs, wanted, rtol=0.0, atol=tolerance), case

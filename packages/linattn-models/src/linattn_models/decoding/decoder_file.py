@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -32,16 +32,8 @@ from linattn_models.weights.tensor_files import read_tensors, write_tensors
 FORMAT, VERSION = "linattn decoder", "1"
 _WHOLE = "a whole file that export_decoder wrote"
 _FREQUENCIES = "rotary_frequencies"
-_MATRICES = ("qkv", "out", "expand", "contract", "gate")
+_MATRICES = ("qkv", "out", "expand", "contract")
 _OF_HEADS = ("decay_logits", "decay_weight", "log_gamma", "query_map", "key_map")
-
-
-class DecoderFile(NamedTuple):
-    """The content of a file."""
-
-    description: DecoderDescription
-    weights: str
-    metadata: dict[str, str]
 
 
 def write_decoder(
@@ -92,8 +84,10 @@ def _text(value: Any) -> str:
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def read_decoder(file: Path, device: torch.device) -> DecoderFile:
-    """The content of a file, after checks, its tensors on a device.
+def read_decoder(
+    file: Path, device: torch.device
+) -> tuple[DecoderDescription, str, dict[str, str]]:
+    """The description in a file, after checks, with its tensors on a device; weights and metadata.
 
     Raises:
         FileNotFoundError, ValueError: no such file, or one that is damaged or of another kind.
@@ -115,7 +109,7 @@ def read_decoder(file: Path, device: torch.device) -> DecoderFile:
             raise ValueError(f"also {min(tensors)!r}")
     except (LookupError, RuntimeError, ValueError) as error:
         raise ValueError(expected(str(file), _WHOLE, error)) from None
-    return DecoderFile(description, weights, metadata)
+    return description, weights, metadata
 
 
 def _number(text: str, low: float = 0.0) -> float:
@@ -153,7 +147,7 @@ class _Reader:
         )
 
     def _layer(self, name: str) -> DecoderLayer:
-        parts: dict[str, Any] = {part: self._affine(name + part) for part in _MATRICES[:-1]}
+        parts: dict[str, Any] = {part: self._affine(name + part) for part in _MATRICES}
         parts |= {part: self._tensors.pop(name + part, None) for part in _OF_HEADS}
         is_gated = self._metadata["gated"] == "true"
         return DecoderLayer(
