@@ -103,8 +103,7 @@ def test_calls_on_the_cpu_do_not_start_cuda(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def wide_call(dim: int, value_dim: int = 64, dtype: torch.dtype = torch.float32) -> AttentionCall:
-    query = torch.zeros(1, 2, 8, dim, dtype=dtype)
-    value = torch.zeros(1, 2, 8, value_dim, dtype=dtype)
+    query, value = (torch.zeros(1, dtype=dtype).expand(1, 2, 8, x) for x in (dim, value_dim))
     return CALL._replace(query=query, key=query, value=value)
 
 
@@ -127,6 +126,7 @@ def long_call(length: int) -> AttentionCall:
         (V100, CALL, "compute capability 7.5"),
         (V100, STEP, "compute capability 7.5"),
         (H100, wide_call(257), "257"),
+        (H100, wide_call(2**31, 2**33), "2,147,483,648"),
         (H100, wide_step(8_000), "256,016 bytes of shared memory"),
         (T4, wide_call(256, 256), "bytes of shared memory"),
         (H100, long_call(2**31), "2,147,483,648"),

@@ -138,12 +138,12 @@ class KernelBackend(ABC):
         else:
             dtypes = self._fields.dtypes
             needed = self.native.shared_bytes(
-                call.feature_dim, call.value_dim,
+                *(min(x, LONGEST) for x in (call.feature_dim, call.value_dim)),
                 dtypes[call.query_dtype], dtypes[call.value_dtype], self._precision(),
             )  # fmt: skip
         if 0 <= needed <= gpu.shared_bytes:
             return None
-        width = f"features of {call.feature_dim} and values of {call.value_dim}"
+        width = f"features of {call.feature_dim:,} and values of {call.value_dim:,}"
         if needed < 0:
             return f'it has no kernel for {width}; pass backend="reference".'
         return (
