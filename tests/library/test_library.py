@@ -132,6 +132,13 @@ def test_text(tmp_path: Path) -> None:
     assert load_decoder(tmp_path / "model.linattn").tokenizer == model.tokenizer
 
 
+def test_characters_that_are_not_unicode_are_refused(tmp_path: Path) -> None:
+    model = model_of(SMALL, Categorical(2), max_length=64)
+    model.tokenizer = CharacterTokenizer("a\ud800")
+    with pytest.raises(ValueError, match="the tokenizer: expected Unicode"):
+        export_decoder(model, tmp_path / "model.linattn")
+
+
 def test_bytes(tmp_path: Path) -> None:
     model = model_of(LANGUAGE, Categorical(256))
     model.tokenizer = ByteTokenizer()

@@ -95,7 +95,7 @@ class ByteTokenizer:
         Raises:
             ValueError: half of a surrogate pair, which UTF-8 does not have.
         """
-        return list(text if isinstance(text, bytes) else _to_utf8(text))
+        return list(text if isinstance(text, bytes) else to_utf8(text))
 
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of tokens, with U+FFFD for bytes that are not UTF-8; raises as `to_bytes`."""
@@ -127,13 +127,14 @@ def _read_below(size: int, tokens: Iterable[int]) -> list[int]:
     return numbers
 
 
-def _to_utf8(text: str) -> bytes:
+def to_utf8(text: str, name: str = "text") -> bytes:
+    """The bytes of a text; refuses half of a surrogate pair, which UTF-8 does not have."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:
         got = f"{quote(text[error.start])} at place {error.start}"
         advice = "half of a surrogate pair stands alone"
-        raise ValueError(expected("text", "Unicode", got, advice)) from None
+        raise ValueError(expected(name, "Unicode", got, advice)) from None
 
 
 def encode_text(tokenizer: Any, text: str, *, begins: bool = False) -> list[int]:
@@ -146,7 +147,7 @@ def encode_text(tokenizer: Any, text: str, *, begins: bool = False) -> list[int]
     if isinstance(tokenizer, _OWN):
         return tokenizer.encode(text)
     _refuse_settings("tokenizer", tokenizer)
-    _to_utf8(text)
+    to_utf8(text)
     with _refuse_failures("text", "one that the tokenizer can encode"):
         tokens: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
         first = _tokens_before(tokenizer) if begins else []

@@ -14,7 +14,7 @@ from linattn_models.basics.validation import json_object, one_of
 from linattn_models.decoding import CompiledDecoder, CompiledTransformer, compile_decoder
 from linattn_models.decoding.compiled import compile_described, read_description
 from linattn_models.decoding.decoder_file import file_settings, read_decoder, write_decoder
-from linattn_models.heads.tokenizer import ByteTokenizer, CharacterTokenizer
+from linattn_models.heads.tokenizer import ByteTokenizer, CharacterTokenizer, to_utf8
 from linattn_models.layers.transformer import Transformer
 from linattn_models.saving.models import (
     CLASSES,
@@ -75,7 +75,8 @@ def _tokenizer(model: Any) -> dict[str, str]:
     if isinstance(model.tokenizer, ByteTokenizer):
         metadata["tokenizer"] = "bytes"
     if isinstance(model.tokenizer, CharacterTokenizer):
-        metadata |= {"tokenizer": "characters", "characters": model.tokenizer.characters}
+        characters = to_utf8(model.tokenizer.characters, "the tokenizer").decode()
+        metadata |= {"tokenizer": "characters", "characters": characters}
     return metadata
 
 
