@@ -56,6 +56,20 @@ def test_a_tied_matrix_is_rounded_with_its_embedding(tmp_path: Path) -> None:
     loaded.step(tokens[:, 0], state)  # one fingerprint
 
 
+def test_weights_between_two_integers_become_those_of_the_decoder(tmp_path: Path) -> None:
+    pytest.importorskip("linattn_cpu", reason="the backend that compiles decoders is not installed")
+    model = tiny_model().float()
+    with torch.no_grad():
+        for layer in (x for x in model.modules() if isinstance(x, nn.Linear)):
+            largest = layer.weight.abs().amax(1, keepdim=True)
+            halves = ((layer.weight / largest * 127).floor() + 0.5) * largest / 127
+            layer.weight.copy_(halves.clamp(-largest, largest))
+    save(model, tmp_path, weights="int8")
+    tokens = random_tokens(model, 3, 8)
+    expected, _ = compile_decoder(model, "int8").prefill(tokens)
+    assert torch.equal(load_decoder(tmp_path).prefill(tokens)[0], expected)
+
+
 @pytest.mark.parametrize("weights", [None, "bfloat16", "int8"])
 def test_a_loaded_decoder_is_the_one_of_the_model(weights: str | None, tmp_path: Path) -> None:
     pytest.importorskip("linattn_cpu", reason="the backend that compiles decoders is not installed")

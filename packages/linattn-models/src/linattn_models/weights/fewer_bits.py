@@ -69,7 +69,8 @@ def restore_bits(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _levels(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """A matrix (outputs, inputs) as integers in -127..127, and each output's largest weight."""
     largest = matrix.abs().amax(1)
-    inverse = torch.where(largest > 0, _LEVELS / largest, 0.0)
+    # A number divided by a tensor would be rounded twice, because torch multiplies by reciprocals.
+    inverse = torch.where(largest > 0, torch.full_like(largest, _LEVELS) / largest, 0.0)
     # In float64 the product is exact, as in the fused multiply-add of the kernels.
     levels = (matrix.double() * inverse.double()[:, None]).round().clamp(-_LEVELS, _LEVELS)
     return levels.nan_to_num(0.0).to(torch.int8), largest
