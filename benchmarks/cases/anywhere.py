@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import gzip
 import http.server
 import json
@@ -236,7 +235,7 @@ def run_chromium(shipped: Shipped) -> dict[str, Any]:
     path = shutil.which("chromium") or shutil.which("chromium-browser")
     if path is None:
         raise NotMeasured("not installed")
-    handler = functools.partial(_Quiet, directory=str(shipped.folder))
+    handler = partial(_Quiet, directory=str(shipped.folder))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     with server, playwright.sync_playwright() as driver:
