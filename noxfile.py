@@ -239,7 +239,6 @@ def web(session: nox.Session) -> None:
     install_packages(session, "ziglang", "pytest", "hypothesis", packages=packages)
     folder = ROOT / "build" / "web"
     folder.mkdir(parents=True, exist_ok=True)
-    session.log("compiling liblinattn for WebAssembly, a minute the first time")
     session.run("python", "packages/linattn-cpu/cross.py", "wasm", str(folder / "linattn.wasm"))
     for file in (ROOT / "apps" / "browser").iterdir():
         if file.name != "README.md":
@@ -247,8 +246,10 @@ def web(session: nox.Session) -> None:
     for name, app in WEB_MODELS.items():
         session.run("python", "-c", EXPORT, f"apps/{app}/pretrained", str(folder / name))
     tested = ("tests/library/test_browser.py", "tests/library/test_command.py")
+    shown = f"python -m http.server -d {folder.relative_to(ROOT)}"
+    session.log(f"the page is whole; to see it: {shown}")
+    session.log("its tokens, and those of the command, are compared with Python's: some minutes")
     session.run("python", "-m", "pytest", "-m", "", *tested)
-    session.log(f"python -m http.server -d {folder.relative_to(ROOT)}")
 
 
 @nox.session

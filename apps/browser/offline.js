@@ -1,5 +1,5 @@
 // Keeps the page's files, so that it works without a network after the first load.
-const FILES = ["./", "page.css", "page.js", "linattn.mjs", "linattn.wasm", "digits.linattn", "text.linattn"];
+const FILES = ["./", "index.html", "page.css", "page.js", "linattn.mjs", "linattn.wasm", "digits.linattn", "text.linattn"];
 self.addEventListener("install", (event) => event.waitUntil(caches.open("linattn").then((cache) => cache.addAll(FILES))));
 self.addEventListener("fetch", (event) => {
   const kept = async () => (await caches.match(event.request)) ?? Response.error();

@@ -12,12 +12,14 @@ FLAGS = {
     "cflags": f"-I{HOME / 'include'}",
     "libs": f"-L{HOME / 'lib'} -llinattn -Wl,-rpath,{HOME / 'lib'}",
     "cmake": str(HOME / "lib" / "cmake"),
+    "pkgconfig": str(HOME / "lib" / "pkgconfig"),
     "run": str(HOME / "bin" / "linattn-run"),
 }
 HELP = {
     "cflags": "where the header linattn.h is",
     "libs": "where the library is",
     "cmake": "the folder for CMAKE_PREFIX_PATH and find_package(linattn)",
+    "pkgconfig": "the folder for PKG_CONFIG_PATH and pkg-config linattn",
     "run": "the path of the command linattn-run",
 }
 
