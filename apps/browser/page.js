@@ -2,7 +2,7 @@
 import { Decoder } from "./linattn.mjs";
 
 const SIDE = 28, HALF = SIDE * SIDE / 2, ROWS = 4, GAP = 2, MOST_TOKENS = 4000;
-const FRAME = 12; // milliseconds of drawing tokens before the page is painted
+const PER_FRAME = 6; // tokens drawn before the page is painted: slow enough to be watched
 const at = (id) => document.getElementById(id);
 const say = (id, text) => (at(id).textContent = text);
 const listen = (id, event, work) => at(id).addEventListener(event, work);
@@ -10,10 +10,9 @@ const listen = (id, event, work) => at(id).addEventListener(event, work);
 const reporting = (section, work) => () => work().catch((error) => say(`${section}-status`, error.message));
 const kilobytes = (bytes) => `${(bytes / 1024).toLocaleString("en", { maximumFractionDigits: 1 })} KiB`;
 
-function report(section, { info }, rows, tokens, began) {
-  const rate = Math.round((1000 * rows * tokens) / (performance.now() - began)).toLocaleString("en");
-  const cache = 2 * 4 * info.layers * info.width * tokens; // of keys and values, for softmax attention
-  say(`${section}-status`, `${rate} tokens a second. State: ${kilobytes(rows * info.stateBytes)}; ` +
+function report(section, { info }, rows, read, rate) {
+  const cache = 2 * 4 * info.layers * info.width * read; // of keys and values, for softmax attention
+  say(`${section}-status`, `${Math.round(rate).toLocaleString("en")} tokens a second. State: ${kilobytes(rows * info.stateBytes)}; ` +
     `a cache of keys and values: ${kilobytes(rows * cache)}.`);
 }
 
@@ -21,19 +20,21 @@ function report(section, { info }, rows, tokens, began) {
 // section ends the one before.
 const jobs = {};
 async function draw(section, decoder, prompt, rows, temperature, take, paint) {
-  const own = (jobs[section] = Symbol()), state = decoder.newState(rows), began = performance.now();
+  const own = (jobs[section] = Symbol()), state = decoder.newState(rows);
   const seed = Math.floor(Math.random() * 2 ** 31);
-  let count = prompt.length / rows;
+  let drawn = 0, spent = 0; // of each row; milliseconds
   try {
     decoder.read(state, prompt);
     for (let goes = true; goes && jobs[section] === own;) {
-      for (const end = performance.now() + FRAME; goes && performance.now() < end; ++count) {
+      const began = performance.now();
+      for (let n = 0; goes && n < PER_FRAME; ++n, ++drawn) {
         const tokens = decoder.sample(state, { temperature, seed });
         goes = take(tokens);
         if (goes) decoder.read(state, tokens);
       }
+      spent += performance.now() - began;
       paint(state);
-      report(section, decoder, rows, count, began);
+      report(section, decoder, rows, prompt.length / rows + drawn, (1000 * rows * drawn) / spent);
       await new Promise(requestAnimationFrame);
     }
   } finally {
@@ -79,8 +80,10 @@ function digits(decoder) {
   listen("drawing", "pointermove", (event) => event.buttons && stroke(event));
   listen("drawing", "pointerup", reporting("digits", complete));
   listen("clear", "click", () => {
+    jobs.digits = null;
     upper.fill(0);
     paintUpper();
+    at("completions").getContext("2d").reset();
   });
   paintUpper();
 }

@@ -58,7 +58,8 @@ public:
         if (is_file) size = status.st_size;
         if (size > 0) bytes = mmap(nullptr, static_cast<std::size_t>(size), PROT_READ, MAP_PRIVATE, handle, 0);
         if (handle >= 0) close(handle);
-        if (!is_file) throw linattn::refused(file, "a file that can be read", "none");
+        if (!is_file)
+            throw linattn::refused(file, "a file that can be read", handle < 0 ? "none" : "a folder or a device");
         if (bytes == MAP_FAILED) throw linattn::refused(file, "a file of a model", std::to_string(size) + " bytes");
     }
     ~Contents() { munmap(bytes, static_cast<std::size_t>(size)); }
@@ -178,7 +179,7 @@ int64_t linattn_encode(const linattn_model* model, const char* text, int64_t byt
     return guarded(-1, [&] {
         const std::vector<std::string>& pieces = required(model, "model").model->pieces;
         required(text, "text");
-        if (pieces.empty()) throw linattn::refused("the model", "one of bytes or characters", "one without a table");
+        if (pieces.empty()) throw linattn::refused("the model", "one of bytes or characters", "one of other tokens");
         std::vector<std::int32_t> encoded;
         for (int64_t at = 0; at < bytes;) {
             const auto starts = [&](const std::string& piece) {

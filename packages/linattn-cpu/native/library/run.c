@@ -37,8 +37,8 @@ _Noreturn static void fail(const char* sentence) {
     exit(1);
 }
 
-_Noreturn static void print_usage(void) {
-    fputs(usage, stderr);
+_Noreturn static void print_usage(const char* wrong) {
+    fprintf(stderr, "linattn-run: %s\n\n%s", wrong, usage);
     exit(2);
 }
 
@@ -82,8 +82,12 @@ static Options read_options(int argc, char** argv) {
             options.bench = 1;
             continue;
         }
+        if (strcmp(name, "-h") == 0 || strcmp(name, "--help") == 0) {
+            fputs(usage, stdout);
+            exit(0);
+        }
         const char* const value = argv[++i]; /* NULL behind the last one */
-        if (strlen(name) != 2 || value == NULL) print_usage();
+        if (strlen(name) != 2 || value == NULL) print_usage("expected an option of these, with its value.");
         switch (name[1]) {
             case 'i': options.prompt = value; break;
             case 'n': options.count = whole(name, value, 0, INT32_MAX); break;
@@ -96,10 +100,10 @@ static Options read_options(int argc, char** argv) {
             case 'p': read_size(&options, value); break;
             case 'o': options.out = value; break;
             case 'j': options.threads = (int)whole(name, value, 0, INT32_MAX); break;
-            default: print_usage();
+            default: print_usage("expected one of these options.");
         }
     }
-    if (options.model == NULL) print_usage();
+    if (options.model == NULL) print_usage("expected the file of a model.");
     return options;
 }
 

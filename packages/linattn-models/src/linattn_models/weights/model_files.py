@@ -154,7 +154,8 @@ def _find_tokenizer(folder: Path, config: Mapping[str, Any]) -> bytes | None:
 def read_model_config(path: Path) -> dict[str, Any]:
     """The content of a configuration of this version of the format."""
     if not path.is_file():
-        wanted, advice = "the configuration of a model", "name a folder that `save` wrote"
+        wanted = "the configuration of a model"
+        advice = "name a folder that `save` wrote; load_decoder reads files of export_decoder"
         raise FileNotFoundError(expected(str(path), wanted, "no file", advice))
     config = json_object(path.read_bytes(), str(path))
     version = config.get("format_version")
