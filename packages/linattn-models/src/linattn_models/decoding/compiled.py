@@ -80,11 +80,11 @@ def compile_decoder(
         weights: the dtype of the packed matrices. "float32" gives the model's own results to
             rounding. "bfloat16" rounds each weight by at most 2^-8 of itself, "int8" (CPU only) by
             at most 1/254 of the largest weight of the same output; reading them takes a half and a
-            quarter of the time. On a GPU "bfloat16" also computes the layers' products in bfloat16,
-            and keeps states, norms, residual sums and the head in float32. With linattn-cpu,
-            "int8" rounds activations to 16 bits, and "bfloat16" rounds them to bfloat16 in products
-            of 9 rows or more with AMX, of 16 or more with AVX512-BF16: there, a row of a batch may
-            draw other tokens than the same row alone.
+            quarter of the time. On a GPU "bfloat16" also computes the products of layers and head
+            in bfloat16; states, norms, residual sums and the head's outputs are float32. With
+            linattn-cpu, "int8" rounds activations to 16 bits, and "bfloat16" rounds them to
+            bfloat16 in products of 9 rows or more with AMX, of 16 or more with AVX512-BF16: there,
+            a row of a batch may draw other tokens than the same row alone.
         backend: on the CPU, the backend that compiles the decoder, or "auto" for the fastest that
             accepts the model; on a GPU, the backend of the attention, as for `linear_attention`.
         max_length: how many positions the decoder must have, for a model of tokens with sinusoidal
@@ -92,8 +92,11 @@ def compile_decoder(
             "none" can step any number.
         fuse: on a GPU, `torch.compile` makes a step of fewer kernels before it is recorded: for one
             row of `TransformerConfig.language` 14 a layer, and 8 without its window, in place of
-            some 70 and 26. It needs Triton, a C compiler, and time at the first step of each number
-            of rows: by estimate a minute. Without effect on the CPU, where a step is one call.
+            some 70 and 26. By estimate, each kernel less saves a microsecond. It needs Triton
+            (which torch for CUDA brings), a C compiler, and by estimate a minute at the first step
+            of each number of rows, and at the first with filters; torch keeps the kernels for later
+            processes. Sums are rounded in another order. Without effect on the CPU, where a step is
+            one call.
 
     Returns:
         For a model of tokens, a `CompiledDecoder` with its `prefill`, `step`, `generate`, `stream`

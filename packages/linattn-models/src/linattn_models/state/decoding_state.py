@@ -44,7 +44,8 @@ class DecodingState:
 
     A model takes states of its own sizes, dtype and device, and, of those with a fingerprint, only
     those that its weights have made. It does not notice a state without one that another model of
-    the same sizes has made.
+    the same sizes has made. A step does not notice writes into weights that torch does not count,
+    such as `p.data.copy_()`; `generate`, `stream`, `prefill` and `compile_decoder` do.
 
     Attributes:
         layers: for each layer a `LinearAttentionState` or a `WindowCache` (of fixed size), or a
@@ -53,9 +54,10 @@ class DecodingState:
         cursor: the positions of the next inputs.
         max_length: the most positions; None for no limit.
         parameters: (B, P), of the distribution of the next token; None for a model of vectors.
-        fingerprint: of the weights that made it, as the model's `fingerprint()`; None if it is not
-            known. States that `generate` and `stream` return have it, those of a decoder from
-            `compile_decoder`, and those that continue one with it. No leaf of the pytree.
+        fingerprint: of the weights that made it, as the model's `fingerprint()`: their SHA-256;
+            None if it is not known. States that `generate` and `stream` return have it, those of a
+            decoder from `compile_decoder`, and those that continue one with it. No leaf of the
+            pytree.
         recent: (B, 9) int64, the last tokens that each row has read; -1 where there were none, -2
             where they are not known. `prefill`, `generate`, `stream` and a batch set it, for the
             text of the tokens that follow; `step` does not. No leaf of the pytree.
