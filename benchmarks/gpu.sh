@@ -41,8 +41,8 @@ case "${1:-}" in
 --build)
     # Also what a machine with torch, pytest, hypothesis and matplotlib may lack.
     build && $pip flash-linear-attention fla-core einops tabulate tqdm accelerate filelock psutil tyro docstring-parser \
-        typeguard typing-extensions safetensors pydantic pydantic-core annotated-types typing-inspection
-    test -n "${2:-}" || exit
+        typeguard typing-extensions safetensors pydantic pydantic-core annotated-types typing-inspection || exit
+    test -n "${2:-}" || exit 0
     rm -rf "$earlier" && mkdir -p "$earlier"
     git archive "$2" benchmarks kernels-cuda packages | tar -x -C "$earlier" && cd "$earlier" && build
     exit
@@ -54,6 +54,7 @@ esac
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
 export PYTHONPATH=build/gpu:../gpu:.  # ../gpu: where the earlier kernels find the other libraries
+export GIT_CEILING_DIRECTORIES=$PWD/build  # their records are not to have the commit of this checkout
 commands | while read -r seconds command; do
     echo "== $command"
     timeout -k 5 "$seconds" bash -c "$command" </dev/null 2>&1 | tee -a "$folder/log.txt" | tail -n 40

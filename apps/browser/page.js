@@ -12,8 +12,8 @@ const kilobytes = (bytes) => `${(bytes / 1024).toLocaleString("en", { maximumFra
 
 function report(section, { info }, rows, read, rate) {
   const cache = 2 * 4 * info.layers * info.width * read; // of keys and values, for softmax attention
-  say(`${section}-status`, `${Math.round(rate).toLocaleString("en")} tokens a second. State: ${kilobytes(rows * info.stateBytes)}; ` +
-    `a cache of keys and values: ${kilobytes(rows * cache)}.`);
+  say(`${section}-status`, `It can draw ${Math.round(rate).toLocaleString("en")} tokens a second. ` +
+    `State: ${kilobytes(rows * info.stateBytes)}; a cache of keys and values: ${kilobytes(rows * cache)}.`);
 }
 
 // Reads a prompt, draws tokens of all rows until take(tokens) returns false, and paints in between. The next call for a
@@ -22,7 +22,7 @@ const jobs = {};
 async function draw(section, decoder, prompt, rows, temperature, take, paint) {
   const own = (jobs[section] = Symbol()), state = decoder.newState(rows);
   const seed = Math.floor(Math.random() * 2 ** 31);
-  let drawn = 0, spent = 0; // of each row; milliseconds
+  let drawn = 0, spent = 0; // of each row; milliseconds, of which some clocks count whole ones
   try {
     decoder.read(state, prompt);
     for (let goes = true; goes && jobs[section] === own;) {
@@ -34,7 +34,7 @@ async function draw(section, decoder, prompt, rows, temperature, take, paint) {
       }
       spent += performance.now() - began;
       paint(state);
-      report(section, decoder, rows, prompt.length / rows + drawn, (1000 * rows * drawn) / spent);
+      report(section, decoder, rows, prompt.length / rows + drawn, (1000 * rows * drawn) / Math.max(spent, 1));
       await new Promise(requestAnimationFrame);
     }
   } finally {

@@ -42,6 +42,7 @@ def compile_for(target: str, file: Path) -> None:
     newest = max(path.stat().st_mtime for path in sources if path.is_file())
     if file.is_file() and file.stat().st_mtime > newest:
         return
+    file.parent.mkdir(parents=True, exist_ok=True)
     template = (NATIVE / "compiled_sets.hpp.in").read_text()
     with tempfile.TemporaryDirectory(dir=file.parent) as folder:
         sets = template.replace("@LINATTN_COMPILED_SETS@", "X(baseline)")
