@@ -14,8 +14,9 @@ from linattn_lab.seeds import (
     read_figures,
     with_noise,
 )
+from linattn_lab.store import read_model
 from linattn_lab.tables import figure, markdown_table, memory, name_environments, table_of
-from linattn_lab.updates import read_times
+from linattn_lab.updates import UpdateTimes
 from replication.claims import CLAIMS, FEW_UPDATES, Figures, divide
 from replication.experiments import ROOT
 from replication.plots import paper_gain
@@ -131,7 +132,7 @@ def long_trainings() -> dict[str, dict[str, Any]]:
 
 def speech_trainings(evidence: list[Evidence]) -> str:
     """The trainings of 40 minutes: errors and cost of each model."""
-    times = read_times(SPEECH / TIMES, {}, (), dict)
+    times = read_model(SPEECH / TIMES, UpdateTimes)
     sizes: Mapping[str, float] = (times.model_extra or {})["bytes"]
 
     def percent(name: str) -> Callable[[dict[str, Any]], str]:
@@ -152,7 +153,7 @@ def speech_trainings(evidence: list[Evidence]) -> str:
     }
     table = table_of(rows, columns, first="model")
     spread = compare_rows(read_figures(rows, "phoneme_error_rate", "per"), "per", "lstm")
-    beside = f"Errors on the test set, beside lstm by two standard errors: {spread}."
+    beside = f"Errors on the test set, compared with lstm by two standard errors: {spread}."
     return f"{table}\n{describe_long_trainings(evidence)} {beside}"
 
 
@@ -170,7 +171,7 @@ def copy(evidence: list[Evidence]) -> str:
     rows = [[words, figure_with_noise(figures, f"{x}/loss")] for x, words in ATTENTIONS.items()]
     table = markdown_table(["attention", "nats per symbol, held out"], rows)
     spread = compare_rows(figures, "loss", "linear")
-    beside = f" Beside linear, by two standard errors: {spread}." * bool(spread)
+    beside = f" Compared with linear, by two standard errors: {spread}." * bool(spread)
     return f"{table}\n{describe_experiments(evidence, 'copy')}{beside}"
 
 

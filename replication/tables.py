@@ -110,7 +110,8 @@ def describe_rule(rule: Rule) -> str:
         bounds = low if low == high else f"{low} to {high}"
     what = "difference " if rule.order == "no more" else "ratio " * bool(rule.over)
     by_order = bool(rule.order) and rule.paper is None
-    return f"{what}{bounds}{', or by the noise of several seeds' * by_order}"
+    seeds = " with one seed; with several, beyond their noise"
+    return f"{what}{bounds}{seeds * by_order}"
 
 
 def describe_figures(claim: Claim, found: Evidence) -> str:
@@ -120,7 +121,8 @@ def describe_figures(claim: Claim, found: Evidence) -> str:
     if updates is not None and updates < FEW_UPDATES:
         return f"{updates:,.0f} updates, which only show that the code runs"
     known = [x for x in rule.figures if x in figures]
-    amounts = " over ".join(figure_with_noise(figures, x) for x in known)
+    beside = " beside " if rule.order == "no more" else " over "
+    amounts = beside.join(figure_with_noise(figures, x) for x in known)
     words = f"{amounts} {claim.unit}"
     if updates is not None:
         in_equal_time = rule.figure.endswith("equal-time")

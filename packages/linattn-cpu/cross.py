@@ -77,4 +77,6 @@ def _zig(*arguments: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3 or sys.argv[1] not in TARGETS:
+        sys.exit(__doc__)
     compile_for(sys.argv[1], Path(sys.argv[2]))

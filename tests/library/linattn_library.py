@@ -149,7 +149,7 @@ class Model:
         sampling = self.c.linattn_defaults()
         for name, value in settings.items():
             setattr(sampling, name, value)
-        out = (c_int32 * (rows * count * channels))()
+        out = (c_int32 * (rows * count * channels))(*[-7] * rows * count * channels)
         lengths = (c_int64 * rows)()
         each = len(prompt) // (rows * channels)
         status = self.c.linattn_generate(
@@ -158,4 +158,7 @@ class Model:
         )  # fmt: skip
         self._check(status)
         width = count * channels
-        return [out[b * width : b * width + lengths[b] * channels] for b in range(rows)]
+        tokens = [list(out[b * width : (b + 1) * width]) for b in range(rows)]
+        ends = [length * channels for length in lengths]
+        assert all(set(row[end:]) <= {-7} for row, end in zip(tokens, ends, strict=True))
+        return [row[:end] for row, end in zip(tokens, ends, strict=True)]

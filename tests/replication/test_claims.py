@@ -99,7 +99,7 @@ def test_one_seed_is_judged_by_a_margin_whatever_the_spread_of_the_other(
     assert rule.judge_spread(some) == "one seed"
 
 
-@given(st.sampled_from(CLAIMS), st.data())
+@given(st.sampled_from([x for x in CLAIMS if x.rules[0].order in ("more", "no more")]), st.data())
 def test_without_spread_a_statement_of_order_has_its_margin(
     claim: Claim, data: st.DataObject
 ) -> None:

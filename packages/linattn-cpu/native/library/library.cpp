@@ -27,6 +27,7 @@ namespace {
 // The result of `work`, or `failed` and the reason in `last_error`.
 template <class Work>
 auto guarded(decltype(std::declval<Work>()()) failed, const Work& work) {
+    linattn::last_error().clear();
     try {
         return work();
     } catch (const std::exception& error) {

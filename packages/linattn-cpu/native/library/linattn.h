@@ -8,10 +8,10 @@
  *
  * With the same seed, the tokens are those of `generate(seeds=...)` in Python. Threads may share a model; a state
  * belongs to one of them at a time. Functions that return int return 0, or -1 if they fail; those that return a pointer
- * return NULL then. Nothing has changed after a failure, unless a function says so. Strings are the library's: an error
- * lives until this thread's next call, the others as long as the model. Random numbers belong to a position and a row,
- * so two calls draw what one long call draws. Sizes of arrays: B rows of the state, C numbers of a token. The bytes of
- * a file begin at an address that 8 divides. */
+ * return NULL then, unless they say something else. Nothing has changed after a failure, unless a function says so.
+ * Strings are the library's: an error lives until this thread's next call, the others as long as the model. Random
+ * numbers belong to a position and a row, so two calls draw what one long call draws. Sizes of arrays: B rows of the
+ * state, C numbers of a token. The bytes of a file begin at an address that 8 divides. */
 #ifndef LINATTN_H
 #define LINATTN_H
 
@@ -60,7 +60,7 @@ LINATTN_API linattn_model* linattn_open(const char* file, int threads);
 LINATTN_API linattn_model* linattn_open_bytes(const void* bytes, int64_t size, int threads);
 LINATTN_API void linattn_close(linattn_model* model); /* its states stay valid */
 LINATTN_API int linattn_describe(const linattn_model* model, linattn_info* info);
-/* What the file says: "weights", "fingerprint", "tokenizer", ...; "" for what it does not say. */
+/* What the file says: "weights", "fingerprint", "tokenizer", ...; "" for what it does not say, and after a failure. */
 LINATTN_API const char* linattn_metadata(const linattn_model* model, const char* name);
 
 LINATTN_API linattn_state* linattn_state_new(const linattn_model* model, int64_t rows);
@@ -81,8 +81,8 @@ LINATTN_API const float* linattn_parameters(const linattn_state* state);
 LINATTN_API int linattn_sample(linattn_state* state, const linattn_sampling* sampling, int32_t* tokens);
 /* Reads a prompt (B, prompt_count, C), then draws up to `count` tokens of each row, (B, count, C), and reads all but the
  * last: begin the next prompt with that. A row ends after a token of `stop`; a penalty counts the tokens of prompt and
- * row. lengths: (B), how many tokens a row has, or NULL; behind them nothing is written. After a failure the prompt may
- * have been read. */
+ * row. lengths: (B), how many tokens a row has, or NULL; behind them nothing is written. A row that ended before others
+ * has read on: do not continue it. After a failure, the prompt and tokens may have been read. */
 LINATTN_API int linattn_generate(linattn_state* state, const int32_t* prompt, int64_t prompt_count,
                                  const linattn_sampling* sampling, int64_t count, const int32_t* stop,
                                  int64_t stop_count, int32_t* tokens, int64_t* lengths);

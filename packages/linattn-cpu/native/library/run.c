@@ -75,6 +75,7 @@ static Options read_options(int argc, char** argv) {
     for (int i = 1; i < argc; ++i) {
         const char* const name = argv[i];
         if (name[0] != '-') {
+            if (options.model != NULL) print_usage("expected one file of a model.");
             options.model = name;
             continue;
         }

@@ -309,12 +309,12 @@ void Sequences::generate(const std::int32_t* prompt, std::int64_t prompt_count, 
         if (is_penalized) penalized = penalize(parameters_, seen, static_cast<float>(sampling.repetition_penalty));
         draw(sampling, is_penalized ? penalized.data() : parameters_.data(), drawn.data());
         for (std::int64_t b = 0; b < batch; ++b) {
+            std::int64_t& end = ends[static_cast<std::size_t>(b)];
+            if (i >= end) continue;  // it has ended, and reads on with the others
             std::copy_n(drawn.data() + b * channels, channels, tokens + (b * count + i) * channels);
             const std::int32_t token = drawn[static_cast<std::size_t>(b * channels)];
             see(b, token);
-            std::int64_t& end = ends[static_cast<std::size_t>(b)];
-            const bool stops_here = std::find(stops.begin(), stops.end(), token) != stops.end();
-            if (stops_here && end == count) end = i + 1, --open;
+            if (std::find(stops.begin(), stops.end(), token) != stops.end()) end = i + 1, --open;
         }
         if (i + 1 < count && open > 0) read(drawn.data(), 1);
     }

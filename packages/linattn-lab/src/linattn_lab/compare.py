@@ -164,7 +164,9 @@ def judge_rows(display: Display, read: Mapping[str, float | None]) -> list[str]:
     sentences = []
     for figure, words in display.judged.items():
         if rows := compare_rows(read, figure, display.baseline):
-            sentences.append(f"{words}, beside {display.baseline} by two standard errors: {rows}.")
+            sentences.append(
+                f"{words}, compared with {display.baseline} by two standard errors: {rows}."
+            )
     return sentences
 
 
