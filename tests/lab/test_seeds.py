@@ -96,7 +96,7 @@ def test_means_are_told_apart_beyond_two_standard_errors_of_their_difference(
     first: list[float], second: list[float]
 ) -> None:
     figures = read_losses(a=first, b=second)
-    words = compare_rows(figures, "loss", "b").removeprefix("a: ")
+    words = compare_rows(figures, "loss", "b").removesuffix(" for a")
 
     errors = [2 * stdev(x) / math.sqrt(len(x)) if len(x) > 1 else None for x in (first, second)]
     assert [figures.get(error_name(f"{x}/loss")) for x in "ab"] == errors
@@ -125,7 +125,7 @@ def test_a_wider_spread_never_tells_more_apart(
 def test_each_row_is_named_once_beside_the_baseline() -> None:
     figures = read_losses(low=[1, 1.1], base=[2, 2.1], near=[2.05, 2.1], high=[9, 9.1], one=[3])
     words = compare_rows(figures, "loss", "base")
-    assert words == "low: less; high: more; one: one seed; near: within noise"
+    assert words == "less for low; within noise for near; more for high; one seed for one"
     assert compare_rows(figures, "loss", "absent") == compare_rows(figures, "other", "base") == ""
     assert describe_difference(figures, "low/loss", "absent/loss") == "not measured"
     assert figure_with_noise(figures, "low/loss") == "1.05 \u00b1 0.10"

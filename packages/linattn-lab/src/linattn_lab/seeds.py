@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import mean, stdev
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from linattn_lab import tables
 from linattn_lab.trainings import Summary, Variant
@@ -22,7 +22,7 @@ ERRORS = 2.0  # standard errors within which a difference is noise
 
 Figures = Mapping[str, float | None]
 Show = Callable[[float | None], str]
-Judgement = Literal["one seed", "within noise", "less", "more"]
+Judgement = Literal["less", "within noise", "more", "one seed"]
 BEYOND = "a difference beyond the noise of seeds"
 IN_WORDS: Mapping[Judgement, str] = {
     "one seed": "one seed, which says nothing about the spread",
@@ -143,11 +143,11 @@ def describe_difference(figures: Figures, first: str, second: str) -> str:
 
 def compare_rows(figures: Figures, figure: str, baseline: str) -> str:
     """Which rows have less or more of a figure than one of them, in words; empty without it."""
-    own, groups = f"{baseline}/{figure}", dict[str, list[str]]()
+    own = f"{baseline}/{figure}"
+    groups: dict[Judgement, list[str]] = {x: [] for x in get_args(Judgement)}
     for name in (x for x in figures if x.endswith(f"/{figure}") and x != own):
         value, other = figures[name], figures.get(own)
         if value is not None and other is not None:
             error = error_of_difference(figures, name, own)
-            group = groups.setdefault(judge_difference(value - other, error), [])
-            group.append(name.removesuffix(f"/{figure}"))
-    return "; ".join(f"{', '.join(names)}: {group}" for group, names in sorted(groups.items()))
+            groups[judge_difference(value - other, error)].append(name.removesuffix(f"/{figure}"))
+    return "; ".join(f"{group} for {', '.join(names)}" for group, names in groups.items() if names)
