@@ -43,7 +43,8 @@ def test_what_readme_says_of_text_is_no_noise_of_seeds() -> None:
     runs = {name: run["summary"] for name, run in read_runs(RESULTS / "text_generation").items()}
     rows = {x: merge_seeds(runs)[x] for x in ("gated-window", "softmax")}
 
-    assert compare_rows(read_figures(rows, "loss", "loss"), "loss", "softmax") == "less for gated-window"
+    words = compare_rows(read_figures(rows, "loss", "loss"), "loss", "softmax")
+    assert words == "less for gated-window"
 
 
 @pytest.mark.parametrize("name", BLOCKS)
