@@ -34,6 +34,12 @@ def read_run(folder: Path) -> Figures:
     return figures
 
 
+def trained_seconds(folder: Path) -> float:
+    """The seconds of all updates in a folder, also of those before an interruption."""
+    runs = (RunFolder(file.parent) for file in folder.rglob("summary.json"))
+    return float(sum(run.summary()["train_seconds"] for run in runs))
+
+
 def read_beside_cpu(folder: Path, cpu: Path, *others: Path) -> Figures:
     """A GPU's figures of images; beside them the seconds of this machine's CPU.
 

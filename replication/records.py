@@ -29,7 +29,7 @@ class Measurement(BaseModel, frozen=True):
     """What a run of an experiment gave.
 
     Args:
-        seconds: from its start, or from where it continued, to its end.
+        seconds: from its start to its end; where it continued, at least what all updates took.
         error: why it failed; empty where it did not.
         figures: by name, as its reader gives them.
         curves: of each training by name, lines of its metrics.

@@ -16,7 +16,7 @@ from linattn_lab.machine import Device, describe_machine
 from linattn_lab.processes import wait_for
 from linattn_lab.store import Record, add_record, new_record, record_file
 from replication.experiments import ROOT, Experiment, Preset, data_folder
-from replication.readers import read_beside_cpu, read_curves, read_run
+from replication.readers import read_beside_cpu, read_curves, read_run, trained_seconds
 from replication.records import Measurement
 
 LOG = "output.log"
@@ -31,7 +31,7 @@ def run_experiment(experiment: Experiment, preset: Preset, folder: Path) -> Reco
         error = ""
     except Exception as fault:  # noqa: BLE001 (a reader meets any; the other experiments go on)
         figures, curves, error = {}, {}, f"{type(fault).__name__}: {fault}"
-    seconds = time.monotonic() - started
+    seconds = max(time.monotonic() - started, trained_seconds(folder / name) if not error else 0.0)
     measurement = Measurement(
         preset=preset, seconds=seconds, error=error, figures=figures, curves=curves
     )

@@ -61,6 +61,7 @@ def test_of_several_seeds_the_means_are_read_and_the_first_ones_curves(tmp_path:
 
     assert readers.read_run(tmp_path) == own
     assert readers.read_curves(tmp_path) == {"linear": lines}
+    assert readers.trained_seconds(tmp_path) == 2.0
 
 
 def test_a_run_without_figures_is_refused(tmp_path: Path) -> None:
