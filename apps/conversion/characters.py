@@ -169,7 +169,7 @@ def check(flags: Flags) -> None:
     if flags.features % 2:
         raise ValueError(expected("--features", "an even number", flags.features))
     if "lora" in flags.tune and importlib.util.find_spec("peft") is None:
-        advice = "pip install peft, or give --tune whole"
+        advice = "pip install -c constraints.txt peft, or give --tune whole"
         raise ValueError(expected("--tune lora", "peft to be installed", "none", advice))
 
 

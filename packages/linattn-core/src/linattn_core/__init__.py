@@ -10,7 +10,7 @@ from linattn_core.feature_maps import (
 )
 from linattn_core.functional import explain, linear_attention, linear_attention_step
 from linattn_core.registry import backends, empty_cache
-from linattn_core.state import LinearAttentionState
+from linattn_core.state import LinearAttentionState, TensorTuple
 from linattn_core.summation import linear_attention_state
 
 __version__ = "0.1.0"
@@ -18,6 +18,7 @@ __version__ = "0.1.0"
 __all__ = [
     "FeatureMap",
     "LinearAttentionState",
+    "TensorTuple",
     "backends",
     "empty_cache",
     "explain",
