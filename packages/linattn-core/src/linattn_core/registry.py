@@ -161,7 +161,7 @@ def _warn_of_missing_kernels(device: torch.device) -> None:
         return
     live = [entry for entry in others if entry.backend and entry.backend.unusable() is None]
     faults = "".join(f" ({entry.name}: {entry.condition})" for entry in others if entry not in live)
-    advice = "`python -m pip install ./packages/linattn-triton` installs some"
+    advice = "`python -m pip install -c constraints.txt ./packages/linattn-triton` installs some"
     if any(entry.name == "triton" for entry in others):
         advice = "`python -m linattn_core.info` shows what is installed"
     warnings.warn(
