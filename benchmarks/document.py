@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.plots import leading_ratios, list_ratios, plot_theme
+from benchmarks.plots import choose_bars, list_ratios, plot_theme
 from benchmarks.results import CaseResult, MethodResult, Spread
 from benchmarks.series import describe_crossover, describe_series
 from linattn_lab.runs import make_folders
@@ -21,11 +21,11 @@ CLOSING = (
 )
 QUICK = "A quick run at tiny sizes: the cases run, the numbers mean nothing."
 BARS = "How many times as fast the first of two methods is as the second. Left of 1 it is slower."
-LEADING = "The picture shows only the first comparison with each method; the table shows all."
+LEADING = "The picture shows some of the comparisons; the table shows all."
 CURVES = {
     "crossover": "How many times as fast linear attention is as softmax attention, by length.",
-    "lengths": "Seconds for each sequence, by length.",
-    "speech": "Seconds of an update for each utterance, by its frames.",
+    "lengths": "Time for each sequence, by length.",
+    "speech": "Time of an update for each utterance, by its frames.",
 }
 RATIOS = ("case", "method", "beside", "times as fast", "quartiles", "run")
 TITLES = {"lsh": "LSH"}
@@ -92,7 +92,7 @@ def _picture(theme: str, place: str, results: Mapping[str, CaseResult]) -> list[
     """The theme's picture and what it shows, where there is something to draw."""
     if any(result.series is not None for result in results.values()):
         says = CURVES.get(theme, BARS)
-    elif shown := leading_ratios(results):
+    elif shown := choose_bars(theme, results):
         says = BARS if len(shown) == len(list_ratios(results)) else f"{BARS} {LEADING}"
     else:
         return []

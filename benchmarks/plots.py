@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +13,23 @@ from benchmarks.series import by_series, gains_over, points
 from linattn_lab.plots import Panel, plot_bars, plot_panels
 
 RIVAL = "softmax SDPA"
+BARS = tomllib.loads(Path(__file__).with_name("pictures.toml").read_text("utf-8"))
+UNITS = (("seconds", 1.0), ("milliseconds", 1e3), ("microseconds", 1e6))
 
 
 def plot_theme(path: Path, theme: str, results: Mapping[str, CaseResult]) -> Path | None:
     """Draws what the theme's document begins with; returns `path`, None with nothing to draw."""
     if series := by_series(results):
+        more: dict[str, Any] = {}
         if theme == "crossover":
             curves = {_heads(name): gains_over(each, RIVAL) for name, each in series.items()}
             label, panels = f"times as fast as {RIVAL}", [Panel("length", curves)]
+            more = {"level": 1.0, "kind": lambda heads: heads.rpartition(" of ")[2]}
         else:
-            label, panels = "seconds", [_times_panel(*each) for each in series.items()]
-        by_heads: dict[str, Any] = {"level": 1.0, "hue": _dim} if theme == "crossover" else {}
-        return plot_panels(path, panels, ylabel=label, log_scale=True, log_x=True, **by_heads)
-    bars = {
-        # The theme is the document's title.
-        f"{name.partition('/')[2]}:\n{ratio.denominator} / {ratio.numerator}": ratio.value.median
-        for name, ratio in leading_ratios(results)
-    }
+            label, scale = choose_unit(results.values())
+            panels = [_times_panel(name, each, scale) for name, each in series.items()]
+        return plot_panels(path, panels, ylabel=label, log_scale=True, log_x=True, **more)
+    bars = choose_bars(theme, results)
     return plot_bars(path, bars, "times as fast") if bars else None
 
 
@@ -42,12 +43,21 @@ def list_ratios(results: Mapping[str, CaseResult]) -> list[tuple[str, Ratio]]:
     ]
 
 
-def leading_ratios(results: Mapping[str, CaseResult]) -> list[tuple[str, Ratio]]:
-    """Returns the first comparison of each case with each other method, which the bars show."""
-    leading: dict[tuple[str, str], Ratio] = {}
-    for name, ratio in list_ratios(results):
-        leading.setdefault((name, ratio.numerator), ratio)
-    return [(name, ratio) for (name, _), ratio in leading.items()]
+def choose_bars(theme: str, results: Mapping[str, CaseResult]) -> dict[str, float]:
+    """Returns the comparisons that the picture shows, by what stands beside their bars."""
+    ratios = {
+        # The theme is the document's title.
+        f"{name.partition('/')[2]}: {each.denominator} / {each.numerator}": each.value.median
+        for name, each in list_ratios(results)
+    }
+    chosen = {words: ratios[x] for words, x in BARS.get(theme, {}).items() if x in ratios}
+    return chosen or {words.replace(": ", ":\n", 1): x for words, x in ratios.items()}
+
+
+def choose_unit(results: Iterable[CaseResult]) -> tuple[str, float]:
+    """Returns the largest unit in which no time is below a tenth, and how many a second has."""
+    times = [x.seconds for result in results for x in result.methods if x.seconds]
+    return next((x for x in UNITS if min(times, default=1.0) * x[1] >= 0.1), UNITS[-1])
 
 
 def _heads(series: str) -> str:
@@ -59,19 +69,10 @@ def _heads(series: str) -> str:
     return f"{heads} head{'s' * (heads != '1')} of {width}"
 
 
-def _dim(heads: str) -> str:
-    """The size of the heads, whose curves have one hue."""
-    return heads.rpartition(" of ")[2]
-
-
-def _times_panel(title: str, members: Sequence[CaseResult]) -> Panel:
-    """The seconds of each method by length."""
-    curves = {
-        method.name: [
-            (float(at), seconds)
-            for at, seconds in points(members, method.name, lambda result: result.seconds)
-        ]
-        for method in members[0].methods
-    }
-    measured = {name: curve for name, curve in curves.items() if curve}
-    return Panel("length", measured, title)
+def _times_panel(title: str, members: Sequence[CaseResult], scale: float) -> Panel:
+    """The time of each method by length, the seconds times `scale`."""
+    curves = {}
+    for method in members[0].methods:
+        if curve := points(members, method.name, lambda result: result.seconds):
+            curves[method.name] = [(float(at), scale * seconds) for at, seconds in curve]
+    return Panel("length", curves, title)

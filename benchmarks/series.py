@@ -76,23 +76,27 @@ def _names(members: Members) -> list[str]:
 
 def _times(members: Members) -> str:
     """The time of each method, and how many times as fast the first is as the last."""
-    ours, *_, rival = _names(members)
+    names = _names(members)
+    known = [x for x in names if points(members, x, lambda method: method.seconds)] or names
+    ours, rival = known[0], known[-1]
     rows = []
     for member in members:
         ratio = member.ratio(rival, ours)
         gain = figure(ratio.median) if ratio else "-"
-        rows.append([f"{member.at:,}", *map(_time, member.methods), gain])
-    return markdown_table(["N", *_names(members), f"{rival} / {ours}"], rows)
+        rows.append([f"{member.at:,}", *(_time(member.method(x)) for x in known), gain])
+    table = markdown_table(["N", *known, f"{rival} / {ours}"], rows)
+    absent = [f"{x} ({members[0].method(x).status})" for x in names if x not in known]
+    return f"{table}\nWithout a number: {literal(', '.join(absent))}." if absent else table
 
 
 def _peaks(members: Members) -> list[str]:
     """The peak memory of each method, where it is known."""
+    known = [x for x in _names(members) if points(members, x, lambda of: of.peak_per_unit)]
     rows = [
-        [f"{member.at:,}", *(memory(method.peak_per_unit) for method in member.methods)]
+        [f"{member.at:,}", *(memory(member.method(x).peak_per_unit) for x in known)]
         for member in members
     ]
-    known = any(set(row[1:]) != {"-"} for row in rows)
-    return ["Peak memory:", markdown_table(["N", *_names(members)], rows)] if known else []
+    return ["Peak memory:", markdown_table(["N", *known], rows)] if known else []
 
 
 def _time(method: MethodResult) -> str:

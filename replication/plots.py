@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from linattn_lab.plots import Panel, Points, plot_panels, points
+from linattn_lab.seeds import error_name
 from replication.claims import CLAIMS, divide
 from replication.readers import BEST
 from replication.records import Evidence
@@ -95,12 +96,14 @@ def length_panels(known: dict[str, Evidence]) -> list[Panel]:
 def learning_panel(
     known: dict[str, Evidence], name: str, split: str, quantity: str, title: str, over: str = "step"
 ) -> Panel:
-    """A curve for each training of an experiment."""
-    trained = known[name].measurement.curves if name in known else {}
+    """A curve for each training of an experiment; of several seeds, that of the first one."""
+    each = known.get(name)
+    trained = each.measurement.curves if each else {}
+    first = ", first seed" * any(x.endswith(error_name("")) for x in (each.figures if each else ()))
     ordered = sorted(trained, key=lambda x: (ORDER.index(x) if x in ORDER else len(ORDER), x))
     curves = {x: points(trained[x], quantity, split=split, over=over) for x in ordered}
     label = {"step": "updates", "seconds": "seconds"}[over]
-    return Panel(label, keep_drawable(curves), title)
+    return Panel(label, keep_drawable(curves), f"{title}{first}")
 
 
 def keep_drawable(curves: Mapping[str, Points]) -> dict[str, Points]:

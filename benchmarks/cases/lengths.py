@@ -62,7 +62,7 @@ def on_cpu(length: int) -> Case:
 
 def on_gpu(problem: Problem) -> Case:
     """One of the passes."""
-    series = f"{HEADS} heads, B N = {POSITIONS:,}, bfloat16"
+    series = f"{HEADS} heads, {POSITIONS:,} positions in all, bfloat16"
     return per_sample(f"{problem.slug}/{problem.length}", problem, ON_GPU, series, **GPU)
 
 

@@ -10,6 +10,7 @@ import pytest
 from benchmarks.case import Case, Method, Settings
 from benchmarks.cases import CASES
 from benchmarks.document import Results, to_markdown, write_results
+from benchmarks.plots import BARS
 from benchmarks.results import CaseResult
 from benchmarks.runner import run_case
 from benchmarks.series import crossing
@@ -84,6 +85,21 @@ def test_a_case_takes_the_place_of_its_earlier_result(tmp_path: Path) -> None:
     assert first == ["1", "a", "call", "1.00 s", "1.00 s to 1.00 s", "2"]
     assert second == ["2", "a", "call", "3.00 s", "3.00 s to 3.00 s", "1"]
     assert text.index("later") < text.index("abc1234")
+
+
+def test_what_has_no_number_at_any_length_is_no_column_but_a_sentence() -> None:
+    methods = {"fast": 1.0, "peer": "not installed", "slow": 4.0}
+    ratios = (("slow", "fast"),)
+    text = show(make_case(methods, ratios=ratios, series="both passes", at=1_024))
+    (header,) = rows(text, "N")
+    assert header == ["N", "fast", "slow", "slow / fast"]
+    assert "peer (not installed)" in text
+
+
+def test_pictures_show_comparisons_that_cases_make() -> None:
+    made = {f"{x.name}: {ours} / {rival}" for x in CASES for rival, ours in x.ratios}
+    for theme, bars in BARS.items():
+        assert {f"{theme}/{comparison}" for comparison in bars.values()} <= made
 
 
 @pytest.mark.parametrize("file", sorted(RESULTS.glob("*/results*.md")), ids=lambda x: x.name)

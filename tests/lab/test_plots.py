@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from linattn_lab.plots import (
     Panel,
-    choose_colors,
+    choose_styles,
     label_axis,
     label_log_axis,
     plot_panels,
@@ -22,6 +22,17 @@ from linattn_lab.plots import (
 )
 from linattn_models.training import RunFolder
 
+NAMES = (
+    "linear",
+    "linear (cuda)",
+    "softmax",
+    "softmax SDPA",
+    "lsh-4",
+    "lstm",
+    "gated",
+    "window",
+    "z",
+)
 LINES = [
     {"step": 1, "split": "train", "loss": 2.0, "seconds": 0.5},
     {"step": 2, "split": "eval", "loss": None, "bits": 1.5, "seconds": 1.0},
@@ -54,19 +65,26 @@ def test_an_axis_has_distinct_labels(high: float) -> None:
 
 def test_panels_become_a_picture(tmp_path: Path) -> None:
     curves = {"a": points(LINES, "loss", split="train"), "none": []}
-    panels = [Panel("updates", curves), Panel("seconds", curves)]
+    errors = {"a": [0.1, 0.5], "none": []}
+    panels = [Panel("updates", curves, errors=errors), Panel("seconds", curves)]
     path = plot_panels(tmp_path / "curves.png", panels, ylabel="loss", log_scale=True)
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_curves_of_one_hue_have_shades_of_one_color() -> None:
+def test_curves_of_one_kind_have_one_color_and_other_dashes() -> None:
     names = ["1 head of 32", "8 heads of 32", "1 head of 64"]
-    colors = choose_colors(names, lambda name: name.rpartition(" ")[2])
-    assert len(set(colors.values())) == 3
-    reds, blues = zip(*((colors[name][0], colors[name][2]) for name in names), strict=True)
-    assert all(blue > red for red, blue in zip(reds[:2], blues[:2], strict=True))
-    assert reds[2] > blues[2]
-    assert choose_colors(names, None) == {name: f"C{i}" for i, name in enumerate(names)}
+    one, eight, wide = choose_styles(names, lambda name: name.rpartition(" ")[2]).values()
+    assert one["color"] == eight["color"] != wide["color"]
+    assert one["ls"] != eight["ls"]
+
+
+@given(names=st.lists(st.sampled_from(NAMES), unique=True))
+def test_a_kind_of_attention_has_its_color_in_every_picture(names: list[str]) -> None:
+    styles = choose_styles(names)
+    alone = {name: choose_styles([name])[name]["color"] for name in NAMES[:-3]}
+    assert all(styles[x]["color"] == alone[x] for x in names if x in alone)
+    assert alone["softmax"] == alone["softmax SDPA"] != alone["linear"] == alone["linear (cuda)"]
+    assert len({(x["color"], x["ls"]) for x in styles.values()}) == len(names)
 
 
 def run_with(folder: Path, lines: list[dict[str, float | str | None]]) -> RunFolder:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from linattn_lab.seeds import (
     IN_WORDS,
+    average_curves,
     base_name,
     compare_rows,
     describe_difference,
@@ -34,6 +35,13 @@ ONE = Variant(
     lambda flags, out, resume: None,
     {"attention": "x"},
 )
+
+
+def test_a_curve_is_the_mean_of_its_seeds_where_all_have_points() -> None:
+    drawn = {"a": [(1, 2.0), (2, 1.0), (3, 0.5)], "b": [(1, 7.0)], "a-seed1": [(2, 3.0), (1, 2.0)]}
+    means, errors = average_curves(drawn)
+    assert means == {"a": [(1, 2.0), (2, 2.0)], "b": [(1, 7.0)]}
+    assert errors == {"a": [0.0, pytest.approx(noise([1.0, 3.0]))], "b": [0.0]}
 
 
 def row(loss: float | None) -> dict[str, Any]:

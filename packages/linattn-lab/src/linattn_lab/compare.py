@@ -10,6 +10,7 @@ row of the table is the summary of a run, with means over seeds; with a budget i
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from linattn_core.errors import expected
 from linattn_lab import figures
 from linattn_lab.plots import Panel, plot_panels
 from linattn_lab.runs import make_folders, publish
-from linattn_lab.seeds import base_name, compare_rows, merge_seeds
+from linattn_lab.seeds import average_curves, base_name, compare_rows, merge_seeds
 from linattn_lab.tables import name_environments, table_of
 from linattn_lab.trainings import Runs, Summary, Trainings, curves, with_steps
 from linattn_lab.updates import UpdateTimes
@@ -263,15 +264,13 @@ def _count_shared_updates(runs: Runs, quantity: str) -> int:
 
 def _draw(path: Path, compared: Compared, display: Display, budget: Budget | None) -> None:
     panels = []
+    counts = sorted({*Counter(map(base_name, compared.updates)).values()})
+    seeds = f"means of {' or '.join(map(str, counts))} seeds ± two standard errors"
     for curve in display.curves:
         paced = curve.over == "pace" and budget is not None
-        runs = {
-            name: run
-            for name, run in (compared.time if paced else compared.updates).items()
-            if name == base_name(name)
-        }
+        runs = compared.time if paced else compared.updates
         pace = budget.pace(list(runs)) if budget is not None and paced else dict.fromkeys(runs, 1.0)
         scales = {name: curve.scale * value for name, value in pace.items()}
-        drawn = curves(runs, curve.quantity, split=curve.split, pace=scales)
-        panels.append(Panel(curve.xlabel, drawn))
+        means, errors = average_curves(curves(runs, curve.quantity, split=curve.split, pace=scales))
+        panels.append(Panel(curve.xlabel, means, seeds * (counts != [1]), errors))
     plot_panels(path, panels, ylabel=display.ylabel, log_scale=display.log_scale)

@@ -3,38 +3,45 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from matplotlib import colormaps
+import numpy as np
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from linattn_core.errors import expected
+from linattn_lab.tables import figure
 from linattn_models.basics.files import replace_file
 from linattn_models.training import RunFolder
 from linattn_models.training.metrics import NOT_MEASURED
 
 INCHES = 7.0  # at 700 pixels, a letter of 8 points is then 11 pixels high
 FONT = 8
-HUES = ("Blues", "Oranges", "Greens", "Purples", "Reds", "Greys")
+KINDS = ("linear", "softmax", "lsh", "lstm")  # each with one color in every picture
+DASHES = ("-", "--", ":", "-.")
 Line = Mapping[str, Any]  # of metrics.jsonl
 Points = list[tuple[float, float]]
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel of a plot: the label of its x-axis, and the points (x, y) of each curve by name."""
+    """One panel of a plot: the label of its x-axis, and the points (x, y) of each curve by name.
+
+    The `errors` of a curve are half the height of a band around it, at each of its points.
+    """
 
     xlabel: str
     curves: Mapping[str, Points]
     title: str = ""
+    errors: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 def points(
@@ -76,6 +83,11 @@ def run_panels(lines: Sequence[Line]) -> list[Panel]:
     return panels
 
 
+def kind_of(name: str) -> str:
+    """The kind of attention that a name begins with, else the name."""
+    return next((kind for kind in KINDS if name.startswith(kind)), name)
+
+
 def plot_panels(
     path: Path,
     panels: Sequence[Panel],
@@ -84,7 +96,7 @@ def plot_panels(
     log_scale: bool = False,
     log_x: bool = False,
     level: float | None = None,
-    hue: Callable[[str], str] | None = None,
+    kind: Callable[[str], str] = kind_of,
 ) -> Path:
     """Draws panels side by side as a PNG at `path`; returns `path`.
 
@@ -96,15 +108,15 @@ def plot_panels(
         log_scale: whether the y-axis is logarithmic.
         log_x: whether the x-axis is.
         level: where a horizontal line separates gains from losses.
-        hue: by a curve's name, what it shares with others: these get shades of one color.
+        kind: by a curve's name, what it shares with others: these get one color.
     """
     shared = bool(ylabel)
     # Below the panels: many curves leave no room for a legend among them.
     below = shared or (len(panels) > 1 and len({tuple(panel.curves) for panel in panels}) == 1)
     names = list(dict.fromkeys(name for panel in panels for name in panel.curves))
-    columns = 4 if hue is None else 3
+    columns = 4 if len(panels) > 1 else 3
     lines = -(-len(names) // columns)
-    colors = choose_colors(names, hue)
+    styles = choose_styles(names, kind)
     size = (max(5.2, INCHES / 2 * len(panels)), 2.8 + 0.2 * lines * below)
     drawing = Figure(figsize=size, layout="constrained")
     axes = drawing.subplots(1, len(panels), sharey=shared, squeeze=False)[0]
@@ -112,10 +124,10 @@ def plot_panels(
         for name, curve in panel.curves.items():
             marker = "o" if len(curve) < 40 else None
             xs, ys = zip(*curve, strict=True) if curve else ((), ())
-            place.plot(xs, ys, label=name, color=colors[name], marker=marker, ms=3, lw=1.2)
+            place.plot(xs, ys, label=name, marker=marker, ms=3, lw=1.2, **styles[name])
         place.set_xlabel(panel.xlabel, fontsize=FONT)
         place.set_yscale("log" if log_scale else "linear")
-        place.set_title(textwrap.fill(panel.title, 44), fontsize=FONT + 1)
+        place.set_title(textwrap.fill(panel.title, 45), fontsize=FONT)
         place.tick_params(labelsize=FONT)
         if log_x:
             place.set(xscale="log")
@@ -126,30 +138,38 @@ def plot_panels(
             place.axhline(level, color="black", lw=0.8)
         if panel.curves and not below:
             place.legend(fontsize=FONT)
-    for place in axes:  # now that limits, which panels may share, include every curve
+    for place, panel in zip(axes, panels, strict=True):
+        place.set_ylim(place.get_ylim())  # panels may share limits, which now include every curve
+        for name, errors in panel.errors.items():
+            xs, ys = np.reshape(panel.curves[name], (-1, 2)).T
+            place.fill_between(
+                xs, ys - errors, ys + errors, alpha=0.2, lw=0, fc=styles[name]["color"]
+            )
         for axis in (place.xaxis,) * log_x + (place.yaxis,) * log_scale:
             label_log_axis(axis)
     axes[0].set_ylabel(ylabel, fontsize=FONT)
     if below:
         curves = axes[0].get_legend_handles_labels()
-        drawing.legend(*curves, loc="outside lower center", ncols=columns, fontsize=FONT)
+        drawing.legend(
+            *curves, loc="outside lower center", ncols=columns, handlelength=3, fontsize=FONT
+        )
     for text in drawing.findobj(Text):
         text.set_parse_math(False)  # a name of a run or of a quantity is no formula
     return _write_png(path, drawing)
 
 
-def choose_colors(names: Sequence[str], hue: Callable[[str], str] | None) -> dict[str, Any]:
-    """A color for each name; shades of one for those that share a hue."""
-    if hue is None:
-        return {name: f"C{number}" for number, name in enumerate(names)}
-    groups: dict[str, list[str]] = {}
+def choose_styles(names: Iterable[str], kind: Callable[[str], str] = kind_of) -> dict[str, Any]:
+    """The color of each name's kind, and dashes by which those of one kind differ."""
+    members: dict[str, list[str]] = {}
     for name in names:
-        groups.setdefault(hue(name), []).append(name)
-    return {
-        name: colormaps[HUES[place % len(HUES)]]((number + 1) / (len(group) + 0.5))
-        for place, group in enumerate(groups.values())
-        for number, name in enumerate(group)
-    }
+        members.setdefault(kind(name), []).append(name)
+    others = itertools.cycle((5, 6, 7, 8, 9, 4) if members.keys() & {*KINDS} else range(10))
+    styles = {}
+    for each, group in members.items():
+        color = KINDS.index(each) if each in KINDS else next(others)
+        for number, name in enumerate(group, color * (kind is kind_of)):
+            styles[name] = {"color": f"C{color}", "ls": DASHES[number % len(DASHES)]}
+    return styles
 
 
 def plot_bars(path: Path, bars: Mapping[str, float], xlabel: str) -> Path:
@@ -170,7 +190,7 @@ def plot_bars(path: Path, bars: Mapping[str, float], xlabel: str) -> Path:
     for place, value in zip(places, values, strict=True):
         side, shift = ("left", 3) if value > 1 else ("right", -3)
         axes.annotate(
-            f"{value:,.3g}" if value < 1000 else f"{value:,.0f}", (value, place), (shift, 0),
+            figure(value), (value, place), (shift, 0),
             textcoords="offset points", ha=side, va="center", fontsize=FONT,
         )  # fmt: skip
     axes.set_yticks(places, list(bars), fontsize=FONT, parse_math=False)
@@ -178,7 +198,7 @@ def plot_bars(path: Path, bars: Mapping[str, float], xlabel: str) -> Path:
     axes.set_xscale("log")
     axes.set_xlabel(xlabel, fontsize=FONT)
     axes.tick_params(axis="x", labelsize=FONT)
-    axes.margins(x=0.12, y=0.01)
+    axes.margins(x=0.2, y=0.01)  # beside a bar is room for its number
     axes.axvline(1, color="black", lw=0.8)
     axes.grid(axis="x", alpha=0.3)
     label_log_axis(axes.xaxis)

@@ -16,6 +16,7 @@ from statistics import mean, stdev
 from typing import Any, Literal, get_args
 
 from linattn_lab import tables
+from linattn_lab.plots import Points
 from linattn_lab.trainings import Summary, Variant
 
 ERRORS = 2.0  # standard errors within which a difference is noise
@@ -76,6 +77,21 @@ def noise(values: Sequence[float]) -> float | None:
     if not all(map(math.isfinite, values)):
         return math.nan
     return ERRORS * stdev(values) / math.sqrt(len(values))
+
+
+def average_curves(
+    curves: Mapping[str, Points],
+) -> tuple[dict[str, Points], dict[str, list[float]]]:
+    """The mean curve of each variant, where all of its seeds have points, and its noise there."""
+    groups: dict[str, list[dict[float, float]]] = {}
+    for name, curve in curves.items():
+        groups.setdefault(base_name(name), []).append(dict(curve))
+    means, errors = dict[str, Points](), dict[str, list[float]]()
+    for name, seeds in groups.items():
+        shared = {x: [y[x] for y in seeds] for x in seeds[0] if all(x in y for y in seeds)}
+        means[name] = [(x, mean(ys)) for x, ys in shared.items()]
+        errors[name] = [noise(ys) or 0.0 for ys in shared.values()]
+    return means, errors
 
 
 def with_noise(row: Summary, name: str, show: Show | None = None) -> str:
