@@ -19,7 +19,7 @@ from replication.cost_tables import costs
 from replication.counts import count_verdicts
 from replication.experiments import ROOT
 from replication.paper_tables import bits, copy, lengths, speech, speech_trainings, speedups
-from replication.records import Evidence
+from replication.records import Evidence, mark_older
 from replication.speed_tables import RESULTS, anywhere, gpu, speed
 
 DOCUMENTS = (
@@ -52,8 +52,8 @@ def fill_blocks(text: str, evidence: list[Evidence]) -> str:
 
 
 def published(folder: str) -> Callable[[list[Evidence]], str]:
-    """A block that is the table which a comparison of an application has published."""
-    return lambda evidence: (RESULTS / folder / "table.md").read_text("utf-8")
+    """A block that is the table which an application has published; older days are marked."""
+    return lambda evidence: mark_older((RESULTS / folder / "table.md").read_text("utf-8"), evidence)
 
 
 BLOCKS: dict[str, Callable[[list[Evidence]], str]] = {

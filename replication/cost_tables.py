@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.cases.costs import CASES, PARAMETERS, ROWS, STATE, TRAINING
-from benchmarks.document import latest
+from benchmarks.document import Results, latest
 from benchmarks.results import MethodResult
 from linattn_lab.machine import Limits
 from linattn_lab.tables import figure, markdown_table, memory
@@ -16,7 +16,8 @@ BYTES = 2  # of a weight in bfloat16
 
 def costs(evidence: list[Evidence]) -> str:
     """Tokens per second and memory of the models of the benchmark `costs`."""
-    records, limits = read_theme("costs", "cpu"), read_limits()
+    records, rates = read_theme("costs", "cpu"), read_rates()
+    limits = rates[0].limits if rates else None
     rows = []
     for name, case in latest(records, [case.name for case in CASES]).items():
         for method in case.methods:
@@ -29,15 +30,13 @@ def costs(evidence: list[Evidence]) -> str:
                 memory(state),
                 estimate(most_tokens(method, limits)),
             ])  # fmt: skip
-    header = [
-        "model, parameters",
-        "work",
-        "tokens/s",
-        "memory",
-        "a state",
-        f"{GPUS[0].upper()}, at most",
-    ]
-    return f"{markdown_table(header, rows)}\n{describe_records(records, evidence)}"
+    gpu = f"{GPUS[0].upper()}, at most"
+    table = markdown_table(
+        ["model, parameters", "work", "tokens/s", "memory", "a state", gpu], rows
+    )
+    words = "The rates behind the last column were measured"
+    when = describe_records(rates, evidence).replace("Measured", words)
+    return f"{table}\n{describe_records(records, evidence)} {when}"
 
 
 def estimate(value: float | None) -> str:
@@ -45,10 +44,10 @@ def estimate(value: float | None) -> str:
     return figure(value and float(f"{value:.2g}"))
 
 
-def read_limits() -> Limits | None:
-    """The rates that were measured on a GPU, the latest first."""
+def read_rates() -> list[Results]:
+    """The latest record with the rates that were measured on a GPU, if there is one."""
     records = (each for theme in ("operator", "lengths") for each in read_theme(theme, GPUS[0]))
-    return next((each.limits for each in records if each.limits), None)
+    return [each for each in records if each.limits][:1]
 
 
 def most_tokens(method: MethodResult, limits: Limits | None) -> float | None:

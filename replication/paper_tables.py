@@ -21,7 +21,7 @@ from replication.claims import CLAIMS, FEW_UPDATES, Figures, divide
 from replication.experiments import ROOT
 from replication.plots import paper_gain
 from replication.readers import BEST
-from replication.records import Evidence, describe_experiments, figures_of, is_older
+from replication.records import Evidence, describe_experiments, figures_of, mark_older
 
 SPEECH = ROOT / "docs" / "results" / "speech"
 IMAGES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
@@ -160,9 +160,8 @@ def speech_trainings(evidence: list[Evidence]) -> str:
 def describe_long_trainings(evidence: list[Evidence]) -> str:
     """A sentence on when and where the trainings of 40 minutes were made."""
     environments = [run["summary"]["environment"] for run in read_runs(SPEECH).values()]
-    older = ", older" * is_older(max(each["date"] for each in environments), evidence)
-    where = name_environments(environments)
-    return f"The trainings of 40 minutes were made {where}{older}."
+    words = f"The trainings of 40 minutes were made {name_environments(environments)}."
+    return mark_older(words, evidence)
 
 
 def copy(evidence: list[Evidence]) -> str:

@@ -89,16 +89,16 @@ def describe_records(records: Iterable[Record[Any]], evidence: list[Evidence]) -
     for record in records:
         where = literal(re.split(r" \(|,", record.machine.hardware)[0])
         where += f", threads: {record.machine.threads}" * (record.machine.device == "cpu")
-        where += ", older" * is_older(record.date, evidence)
         places.setdefault(where, []).append(f"{record.date} at commit {literal(record.commit)}")
     words = [f"{', '.join(dict.fromkeys(days))} ({where})" for where, days in places.items()]
-    return f"Measured on {'; on '.join(words)}." if words else "Not measured."
+    return mark_older(f"Measured on {'; on '.join(words)}." if words else "Not measured.", evidence)
 
 
-def is_older(date: str, evidence: list[Evidence]) -> bool:
-    """Whether a day is at least two before that of the replication's newest measurement."""
-    day, *days = map(datetime.date.fromisoformat, (date, *(each.record.date for each in evidence)))
-    return day + datetime.timedelta(days=1) < max(days, default=day)
+def mark_older(text: str, evidence: list[Evidence]) -> str:
+    """Marks the days at least two before that of the replication's newest measurement."""
+    newest = max((each.record.date for each in evidence), default="0001-01-02")
+    limit = str(datetime.date.fromisoformat(newest) - datetime.timedelta(days=1))
+    return re.sub(r"\d{4}-\d\d-\d\d", lambda x: x[0] + " (older)" * (x[0] < limit), text)
 
 
 def find_evidence(claim: Claim, evidence: list[Evidence]) -> Evidence | None:

@@ -20,6 +20,7 @@ from replication.records import (
     describe_records,
     find_evidence,
     judge_claim,
+    mark_older,
     read_evidence,
 )
 from replication.tables import write_claims
@@ -61,6 +62,12 @@ def test_a_verdict_on_a_gpu_rests_on_the_latest_sound_measurement_of_one(
 ) -> None:
     assert find_evidence(CLAIM, evidence) is found
     assert judge_claim(CLAIM, found) == verdict
+
+
+def test_days_before_the_newest_measurement_are_marked() -> None:
+    text = "on 2026-11-23, 2026-11-24 and 2026-11-26"
+    assert mark_older(text, [GPU, OLD_GPU]) == "on 2026-11-23 (older), 2026-11-24 and 2026-11-26"
+    assert mark_older(text, []) == text
 
 
 def test_tables_of_the_kept_document_are_narrow_and_of_the_kept_records() -> None:
