@@ -52,9 +52,7 @@ WAYS: dict[str, tuple[Attention, str]] = {
 }
 RERUNS, SPEED = "softmax", "images-per-second"
 PICTURES = ("samples", "completions")
-PUBLISHED = (
-    *(f"{x}-{y}.png" for x in PICTURES for y in ATTENTIONS), "speed.png", "table.md", FILE,
-)  # fmt: skip
+PUBLISHED = ("table.md", FILE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +70,7 @@ class Flags:
     seed: int = 0
     """Decides the weights at the start and every draw."""
     publish: Path | None = None
-    """Folder that gets a copy of the pictures and the table, such as docs/results/demo."""
+    """Folder that gets a copy of the table and its numbers, such as docs/results/demo."""
 
     def recipe(self, attention: Attention) -> Recipe:
         """The demo's training of one model."""
