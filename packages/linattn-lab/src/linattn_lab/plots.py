@@ -141,10 +141,8 @@ def plot_panels(
     for place, panel in zip(axes, panels, strict=True):
         place.set_ylim(place.get_ylim())  # panels may share limits, which now include every curve
         for name, errors in panel.errors.items():
-            xs, ys = np.reshape(panel.curves[name], (-1, 2)).T
-            place.fill_between(
-                xs, ys - errors, ys + errors, alpha=0.2, lw=0, fc=styles[name]["color"]
-            )
+            x, y = np.reshape(panel.curves[name], (-1, 2)).T
+            place.fill_between(x, y - errors, y + errors, alpha=0.2, lw=0, fc=styles[name]["color"])
         for axis in (place.xaxis,) * log_x + (place.yaxis,) * log_scale:
             label_log_axis(axis)
     axes[0].set_ylabel(ylabel, fontsize=FONT)
