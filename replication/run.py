@@ -26,12 +26,13 @@ LAST_WORDS = 300  # characters of a failed command's last line
 def run_experiment(experiment: Experiment, preset: Preset, folder: Path) -> Record[Measurement]:
     """Runs or continues an experiment in the folder of a preset's runs, and records it there."""
     name, device, started = experiment.name, experiment.device(preset), time.monotonic()
+    error, trained = "", 0.0
     try:
         figures, curves = measure(experiment, preset, folder)
-        error = ""
+        trained = trained_seconds(folder / name)
     except Exception as fault:  # noqa: BLE001 (a reader meets any; the other experiments go on)
         figures, curves, error = {}, {}, f"{type(fault).__name__}: {fault}"
-    seconds = max(time.monotonic() - started, trained_seconds(folder / name) if not error else 0.0)
+    seconds = max(time.monotonic() - started, trained)
     measurement = Measurement(
         preset=preset, seconds=seconds, error=error, figures=figures, curves=curves
     )

@@ -115,7 +115,8 @@ def test_pictures_of_trained_models_are_published(
     run.mkdir(parents=True)
     (run / "samples.png").write_bytes(b"picture")
     (run / "completions.png").symlink_to(__file__)  # of what is outside, no copy is made
-    (run / "summary.json").write_text("{}")
+    summary = {"seed": 0, "parameters": 1, "steps": 1, "metrics": {}, "environment": {}}
+    (run / "summary.json").write_text(json.dumps(summary | {"train_seconds": 1e6}))
     line = {"step": 1, "split": "train", "seconds": 2.0, "loss": 0.5}
     (run / "metrics.jsonl").write_text(f"{json.dumps(line)}\n")
 
@@ -124,8 +125,9 @@ def test_pictures_of_trained_models_are_published(
     picture = tmp_path / "kept" / "pictures" / "equations" / "linear-samples.png"
     assert picture.read_bytes() == b"picture"
     assert list(picture.parent.iterdir()) == [picture]
-    curves = read_by_name(tmp_path / "kept")["equations"].measurement.curves
-    assert curves == {"linear": [line]}
+    measurement = read_by_name(tmp_path / "kept")["equations"].measurement
+    assert measurement.curves == {"linear": [line]}
+    assert measurement.seconds == 1e6  # of a run that continued, what its trainings took before
 
 
 def test_what_this_machine_lacks_is_named(
