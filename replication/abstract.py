@@ -5,8 +5,6 @@ tests/replication/test_blocks.py compares the words with the records.
 
 from __future__ import annotations
 
-import textwrap
-
 from linattn_lab.seeds import describe_difference, read_figures
 from linattn_lab.tables import figure
 from replication.claims import divide
@@ -18,12 +16,12 @@ from replication.paper_tables import (
     generation,
     long_trainings,
     paper_factor,
+    paragraph,
 )
 from replication.records import Evidence, figures_of
 
 FORMS = ("associativity", "causal", "gradients", "rnn")
 SPEECH = ("lstm", "linear-conv")
-WIDTH = 126
 WORDS = """
 Every form of linear attention in the paper equals its quadratic definition here (the largest
 difference is {difference}), and its time and memory grow linearly with the length; at 65,536
@@ -77,4 +75,4 @@ def abstract(evidence: list[Evidence]) -> str:
         short_noise=describe_difference(short, "lstm/per", best),
         noise=describe_difference(long, "lstm/per", "linear-conv/per"),
     )
-    return textwrap.fill(" ".join(words.split()), WIDTH, break_on_hyphens=False)
+    return paragraph(words)

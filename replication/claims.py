@@ -218,6 +218,12 @@ def read_claims(file: Path) -> tuple[Claim, ...]:
 
 
 CLAIMS = read_claims(Path(__file__).with_suffix(".csv"))
+PAPER = {claim.name: claim.paper for claim in CLAIMS}
+
+
+def paper_number(claim: str) -> float:
+    """The number of the paper that a claim is about."""
+    return float(PAPER[claim].replace(",", ""))
 
 
 def select_claims(names: Sequence[str], others: Iterable[str] = ()) -> list[Claim]:

@@ -1,18 +1,18 @@
 """Runs the paper's claims: python -m replication.paper [claim ...] [--preset smoke|laptop|paper].
 
     nox -s paper -- --preset smoke              the code of most claims, in minutes
-    nox -s paper                                all but the longest training, in hours of two cores
+    nox -s paper                                all but the longest trainings, in hours of two cores
     nox -s paper -- table1 figure2              some of them
     nox -s paper -- mnist                       an experiment, and the claims that it measures
     nox -s paper -- --publish                   and keep figures and curves for the report
 
 A claim is a place in the paper, such as table5, or one of its numbers, such as
 table5/mnist/linear/cpu; --list names all. Claims that one experiment measures are run together.
-The experiments are in experiments.toml. The one that trains for hours, mnist, runs only where its
-name is given. What has a record in the run folder is not run again, so that an interrupted command
-continues when it is given again: a training from its checkpoint, timings of minutes from their
-start. An experiment that fails is recorded with its error, the others go on, and the exit code
-is 1. Smoke runs get no verdict.
+The experiments are in experiments.toml. Those that train for hours, mnist and mnist-shape, run only
+where their names are given. What has a record in the run folder is not run again, so that an
+interrupted command continues when it is given again: a training from its checkpoint, timings of
+minutes from their start. An experiment that fails is recorded with its error, the others go on, and
+the exit code is 1. Smoke runs get no verdict.
 """
 
 from __future__ import annotations

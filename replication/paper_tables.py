@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from linattn_lab.compare import TIMES
+from linattn_lab.plots import points
 from linattn_lab.runs import read_runs
 from linattn_lab.seeds import (
     compare_rows,
@@ -17,8 +19,9 @@ from linattn_lab.seeds import (
 from linattn_lab.store import read_model
 from linattn_lab.tables import figure, markdown_table, memory, name_environments, table_of
 from linattn_lab.updates import UpdateTimes
-from replication.claims import CLAIMS, FEW_UPDATES, Figures, divide
+from replication.claims import FEW_UPDATES, PAPER, Figures, divide, paper_number
 from replication.experiments import ROOT
+from replication.fits import PAPER_UPDATES, fit_before_decay
 from replication.plots import paper_gain
 from replication.readers import BEST
 from replication.records import Evidence, describe_experiments, figures_of, mark_older
@@ -29,7 +32,13 @@ SOFTMAX, CACHE = "softmax", "stateful-softmax"
 ATTENTIONS = {"linear": "linear", SOFTMAX: "softmax", "lsh-1": "lsh-1", "lsh-4": "lsh-4"}
 RECOGNIZERS = {"lstm": "Bi-LSTM", "linear": "linear", SOFTMAX: "softmax", "lsh-4": "lsh-4"}
 TRAINED = {"mnist": ("mnist", "bits-mnist"), "cifar10": ("bits-cifar10",)}
-PAPER = {claim.name: claim.paper for claim in CLAIMS}
+
+WIDTH = 126
+SHAPE_WORDS = """
+The paper's own model with linear attention has {bits} bits/dim after {updates} updates, {hours}
+hours of training. The paper made {paper} updates, for which this machine needs {days} days. The
+power law {law} through the curve has {there} bits/dim there.
+"""
 
 
 def speedups(evidence: list[Evidence]) -> str:
@@ -72,11 +81,6 @@ def paper_factor(shape: str, rival: str, device: str, many: bool) -> float | Non
     return theirs / ours
 
 
-def paper_number(claim: str) -> float:
-    """The number of the paper that a claim is about."""
-    return float(PAPER[claim].replace(",", ""))
-
-
 def bits(evidence: list[Evidence]) -> str:
     """Tables 1 and 2: bits per dimension of the longest trainings; the short ones in a sentence."""
     header = ["images, attention", "the paper", "here, equal updates", "updates", "equal time"]
@@ -99,7 +103,31 @@ def bits(evidence: list[Evidence]) -> str:
     listed = "; ".join(f"{images}: {', '.join(names)}" for images, names in short.items())
     ran = f"These trainings only show that the code runs: {listed}." * bool(short)
     when = describe_experiments(evidence, *dict.fromkeys(used))
-    return f"{markdown_table(header, rows)}\n{when} {ran}"
+    return f"{markdown_table(header, rows)}\n{when} {ran}\n{paper_shape(evidence)}"
+
+
+def paper_shape(evidence: list[Evidence]) -> str:
+    """How far the training of the paper's own MNIST model came, and where its curve goes."""
+    for each in (x for x in evidence if x.experiment == "mnist-shape"):
+        curve = points(each.measurement.curves[each.experiment], "bits_per_dim", split="eval")
+        updates, hours = each.figures["updates"], each.measurement.seconds / 3_600
+        law = fit_before_decay(curve)
+        words = SHAPE_WORDS.format(
+            bits=figure(each.figures["bits"]),
+            updates=f"{updates:,.0f}",
+            hours=figure(hours),
+            paper=f"{PAPER_UPDATES:,}",
+            days=f"{PAPER_UPDATES / updates * hours / 24:,.0f}",
+            law=f"{figure(law.floor)} + {figure(law.scale)} / updates^{law.power:.2f}",
+            there=figure(law(PAPER_UPDATES)),
+        )
+        return f"\n{paragraph(words)}\n\n{describe_experiments(evidence, each.experiment)}"
+    return ""
+
+
+def paragraph(words: str) -> str:
+    """The words in lines of a document."""
+    return textwrap.fill(" ".join(words.split()), WIDTH, break_on_hyphens=False)
 
 
 def longest_training(evidence: list[Evidence], attention: str, experiments: tuple[str, ...]) -> str:

@@ -7,9 +7,12 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+
 from linattn_lab.plots import Panel, Points, plot_panels, points
 from linattn_lab.seeds import error_name
-from replication.claims import CLAIMS, divide
+from replication.claims import CLAIMS, divide, paper_number
+from replication.fits import PAPER_UPDATES, WARM, fit_before_decay
 from replication.readers import BEST
 from replication.records import Evidence
 
@@ -28,15 +31,15 @@ def draw_plots(evidence: list[Evidence], folder: Path) -> list[Path]:
     logarithmic = {
         "speedup": [speedup_panel(known, rival) for rival in RIVALS],
         "lengths": length_panels(known),
+        "mnist": [
+            learning_panel(known, "mnist", "eval", bits, "smaller models: bits/dim"),
+            extrapolated_panel(known, "the paper's model: bits/dim"),
+        ],
     }
     linear = {
         "learning": [
             learning_panel(known, "copy", "train", "loss", "copy task: nats per symbol"),
             learning_panel(known, "speech", "eval", errors, "AN4, dev set: phoneme error rate"),
-        ],
-        "mnist": [
-            learning_panel(known, "mnist", "eval", bits, "MNIST, validation: bits/dim"),
-            learning_panel(known, "mnist", "eval", bits, "the same over time", over="seconds"),
         ],
     }
     return [
@@ -94,16 +97,27 @@ def length_panels(known: dict[str, Evidence]) -> list[Panel]:
 
 
 def learning_panel(
-    known: dict[str, Evidence], name: str, split: str, quantity: str, title: str, over: str = "step"
+    known: dict[str, Evidence], name: str, split: str, quantity: str, title: str
 ) -> Panel:
     """A curve for each training of an experiment; of several seeds, that of the first one."""
     each = known.get(name)
     trained = each.measurement.curves if each else {}
     first = ", first seed" * any(x.endswith(error_name("")) for x in (each.figures if each else ()))
     ordered = sorted(trained, key=lambda x: (ORDER.index(x) if x in ORDER else len(ORDER), x))
-    curves = {x: points(trained[x], quantity, split=split, over=over) for x in ordered}
-    label = {"step": "updates", "seconds": "seconds"}[over]
-    return Panel(label, keep_drawable(curves), f"{title}{first}")
+    curves = {x: points(trained[x], quantity, split=split) for x in ordered}
+    return Panel("updates", keep_drawable(curves), f"{title}{first}")
+
+
+def extrapolated_panel(known: dict[str, Evidence], title: str) -> Panel:
+    """The curve of the paper's MNIST model, the power law through it, and where the paper ended."""
+    curves: dict[str, Points] = {}
+    if each := known.get("mnist-shape"):
+        curve = points(each.measurement.curves["mnist-shape"], "bits_per_dim", split="eval")
+        last, law = max(x for x, _ in curve), fit_before_decay(curve)
+        to_come = [(x, law(x)) for x in np.geomspace(WARM * last, PAPER_UPDATES, 40)]
+        ended = paper_number("table1/linear/bits-per-dim")
+        curves = {"linear": curve, "a power law": to_come, "the paper": [(PAPER_UPDATES, ended)]}
+    return Panel("updates", keep_drawable(curves), title)
 
 
 def keep_drawable(curves: Mapping[str, Points]) -> dict[str, Points]:

@@ -66,11 +66,11 @@ def cpu_over_gpu(cpu: Path, gpu: Path) -> dict[str, float]:
 
 
 def find_trainings(folder: Path) -> dict[str, RunFolder]:
-    """The run of each training by name; of runs with equal updates and in equal time the former.
+    """The run of each training by its folder; of equal updates and equal time the former.
 
     Of several seeds it is the first one's; the comparison's own figures are of all.
     """
-    for places in ("updates/*", "time/*", "*"):
+    for places in ("updates/*", "time/*", "*", "."):
         folders = [file.parent for file in sorted(folder.glob(f"{places}/summary.json"))]
         if runs := {x.name: RunFolder(x) for x in folders if x.name == base_name(x.name)}:
             return runs

@@ -15,6 +15,7 @@ from linattn_core.errors import expected
 from linattn_lab.machine import Device, describe_machine
 from linattn_lab.processes import wait_for
 from linattn_lab.store import Record, add_record, new_record, record_file
+from linattn_models.training import RunFolder
 from replication.experiments import ROOT, Experiment, Preset, data_folder
 from replication.readers import read_beside_cpu, read_curves, read_run, trained_seconds
 from replication.records import Measurement
@@ -60,13 +61,16 @@ def measure(
 
 def run_command(command: str, out: Path, device: Device) -> None:
     """Runs what follows `python` from the repository's root; its output goes into a log."""
-    places = {"out": out, "data": data_folder(), "threads": torch.get_num_threads()}
-    arguments = [sys.executable, *(word.format(**places) for word in command.split())]
+    places: dict[str, object] = {"out": out, "data": data_folder()}
+    places["threads"] = torch.get_num_threads()
+    places["resume"] = "--resume" * RunFolder(out).holds_run()
+    words = (word.format(**places) for word in command.split())
+    arguments = [sys.executable, *filter(None, words)]
     env = os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {})
     log = out / LOG
     with log.open("ab") as output:
         code = wait_for(arguments, ROOT, env, output)
     if code:
         lines = log.read_text(errors="replace").replace("\r", "\n").split("\n")
-        words = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
-        raise RuntimeError(f"exit code {code}: {words[-LAST_WORDS:]}")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
+        raise RuntimeError(f"exit code {code}: {last[-LAST_WORDS:]}")

@@ -163,7 +163,7 @@ def test_words_select_claims_and_what_measures_them() -> None:
     assert names == ["generation-mnist", "generation-mnist-cuda", "speedup"]
 
     claims, names = select([])
-    assert set(EXPERIMENTS) - set(names) == {"mnist"}
+    assert set(EXPERIMENTS) - set(names) == {"mnist", "mnist-shape"}
     assert left_out(claims, names) == ["mnist"]
     assert left_out(*select(["generation-mnist"])) == []
     assert select(["mnist"])[1] == ["mnist"]
@@ -177,4 +177,4 @@ def test_every_experiment_runs_after_what_it_stands_beside() -> None:
         assert experiment.flags.keys() == experiment.seconds.keys()
         for preset in experiment.flags:
             words = " ".join(experiment.commands(preset))
-            assert words.format(out="o", data="d", threads=2)
+            assert words.format(out="o", data="d", threads=2, resume="")

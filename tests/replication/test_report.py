@@ -12,6 +12,7 @@ from linattn_lab.machine import Device, Machine
 from linattn_lab.store import Record
 from replication import equations
 from replication.claims import CLAIMS, CONFIRMED, IN_DIRECTION, NOT_TESTED
+from replication.paper_tables import paper_shape
 from replication.plots import draw_plots
 from replication.records import (
     FOLDER,
@@ -90,6 +91,17 @@ def test_text_of_a_record_is_never_markup(tmp_path: Path) -> None:
     assert "![" not in text + describe_records([evidence[0].record], evidence)
     assert re.findall(r"(?<!\\)`", text.split("## Measurements")[1]) == []
     assert len(draw_plots(evidence, tmp_path)) == 4
+
+
+def test_the_law_of_the_paper_s_model_is_said_and_drawn(tmp_path: Path) -> None:
+    lines = [{"step": x, "split": "eval", "bits_per_dim": 0.5 + x**-0.5} for x in range(1, 101)]
+    update = {"curves": {"mnist-shape": lines}, "figures": {"bits": 0.7, "updates": 100.0}}
+    results = {"mnist-shape": CPU.measurement.model_copy(update=update)}
+    evidence = [Evidence("mnist-shape", CPU.record.model_copy(update={"results": results}))]
+
+    assert "0.500 + 1.00 / updates^0.50" in paper_shape(evidence)
+    assert len(draw_plots(evidence, tmp_path)) == 4
+    assert paper_shape([CPU]) == ""
 
 
 def test_pictures_are_drawn_with_and_without_measurements(tmp_path: Path) -> None:

@@ -44,16 +44,14 @@ class Panel:
     errors: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
-def points(
-    lines: Iterable[Line], quantity: str, *, split: str, over: str = "step", scale: float = 1.0
-) -> Points:
-    """The values of `quantity` in `split`, each at `scale` times "step" or "seconds"; null is NaN.
+def points(lines: Iterable[Line], quantity: str, *, split: str, scale: float = 1.0) -> Points:
+    """The values of `quantity` in `split`, each at `scale` times its step; null is NaN.
 
     Args:
         lines: of a run's `metrics.jsonl`, as `RunFolder.metrics` reads them.
     """
     return [
-        (scale * line[over], math.nan if line[quantity] is None else float(line[quantity]))
+        (scale * line["step"], math.nan if line[quantity] is None else float(line[quantity]))
         for line in lines
         if line["split"] == split and quantity in line
     ]
@@ -219,10 +217,11 @@ def label_axis(axis: Axis) -> None:
 def label_log_axis(axis: Axis) -> None:
     """Ticks at 1, 2 and 5 times powers of ten, written as 0.2 rather than 2 x 10^-1.
 
-    Where fewer than three are within the limits, the ticks are evenly spaced numbers instead.
+    Over more than four powers, only these have ticks. Where fewer than three ticks are within the
+    limits, they are evenly spaced numbers instead.
     """
     low, high = axis.get_view_interval()
-    locator = LogLocator(subs=(1, 2, 5))
+    locator = LogLocator(subs=(1, 2, 5) if high <= 1e4 * low else (1,))
     within = [tick for tick in locator.tick_values(low, high) if low <= tick <= high]
     axis.set_major_locator(locator if len(within) > 2 else MaxNLocator(6))
     axis.set_major_formatter(_write_tick)
