@@ -1,4 +1,4 @@
-"""Tables for README and packages: linear attention beside others, by benchmarks."""
+"""Tables for README and packages: linear attention compared with others, by benchmarks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SPEEDS = tomllib.loads((ROOT / "replication" / "speeds.toml").read_text("utf-8")
 
 
 def speed(evidence: list[Evidence]) -> str:
-    """The README's rows: linear attention beside others."""
+    """The README's rows: linear attention compared with others."""
     rows, used = [], []
     for row in SPEEDS:
         theme = row["case"].partition("/")[0]
@@ -33,7 +33,8 @@ def speed(evidence: list[Evidence]) -> str:
         rows.append(f"| {row['words']} | {factor} | [{theme}]({page.as_posix()}) |")
         if record is not None:
             used.append(record)
-    table = "\n".join(["| beside | times as fast | all results |", "|---|---:|---|", *rows])
+    header = "| compared with | times as fast | all results |"
+    table = "\n".join([header, "|---|---:|---|", *rows])
     return f"{table}\n\n{describe_records(used, evidence)}"
 
 
