@@ -137,7 +137,7 @@ def longest_training(evidence: list[Evidence], attention: str, experiments: tupl
 
 def speech(evidence: list[Evidence]) -> str:
     """Table 3: errors by training, and the time of an epoch over linear's."""
-    header = ["% phoneme errors", "paper, WSJ", "AN4, 8 min of 2 cores", "40 min of 1 core"]
+    header = ["% phoneme errors, test", "paper, WSJ", "AN4, 8 min of 2 cores", "40 min of 1 core"]
     header += ["with convolutions", "epoch / linear's: paper", "here"]
     short, timed = figures_of(evidence, "speech"), figures_of(evidence, "speech-epochs")
     long = read_figures(long_trainings(), "phoneme_error_rate", "per", scale=100)

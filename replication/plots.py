@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from linattn_lab.plots import Panel, Points, plot_panels, points
-from linattn_lab.seeds import error_name
+from linattn_lab.seeds import average_curves
 from replication.claims import CLAIMS, divide, paper_number
 from replication.fits import PAPER_UPDATES, WARM, fit_before_decay
 from replication.readers import BEST
@@ -39,13 +39,16 @@ def draw_plots(evidence: list[Evidence], folder: Path) -> list[Path]:
     linear = {
         "learning": [
             learning_panel(known, "copy", "train", "loss", "copy task: nats per symbol"),
-            learning_panel(known, "speech", "eval", errors, "AN4, dev set: phoneme error rate"),
+            learning_panel(known, "speech", "eval", errors, "AN4, dev set: % phoneme errors", 100),
         ],
     }
     return [
-        plot_panels(folder / f"{name}.png", panels, log_scale=True, log_x=name in logarithmic)
+        plot_panels(
+            folder / f"{name}.png", panels, log_scale=True, log_x=name in logarithmic,
+            level=1.0 if name == "speedup" else None,
+        )
         for name, panels in (logarithmic | linear).items()
-    ]
+    ]  # fmt: skip
 
 
 def speedup_panel(known: dict[str, Evidence], rival: str) -> Panel:
@@ -97,15 +100,17 @@ def length_panels(known: dict[str, Evidence]) -> list[Panel]:
 
 
 def learning_panel(
-    known: dict[str, Evidence], name: str, split: str, quantity: str, title: str
+    known: dict[str, Evidence], name: str, split: str, quantity: str, title: str, scale: float = 1.0
 ) -> Panel:
-    """A curve for each training of an experiment; of several seeds, that of the first one."""
-    each = known.get(name)
-    trained = each.measurement.curves if each else {}
-    first = ", first seed" * any(x.endswith(error_name("")) for x in (each.figures if each else ()))
-    ordered = sorted(trained, key=lambda x: (ORDER.index(x) if x in ORDER else len(ORDER), x))
-    curves = {x: points(trained[x], quantity, split=split) for x in ordered}
-    return Panel("updates", keep_drawable(curves), f"{title}{first}")
+    """A curve for each training of an experiment, the mean of its seeds with their noise."""
+    trained = known[name].measurement.curves if name in known else {}
+    runs = {
+        run: [(x, scale * y) for x, y in points(lines, quantity, split=split)]
+        for run, lines in trained.items()
+    }
+    means, errors = average_curves(keep_drawable(runs))
+    ordered = sorted(means, key=lambda x: (ORDER.index(x) if x in ORDER else len(ORDER), x))
+    return Panel("updates", {x: means[x] for x in ordered}, title, errors)
 
 
 def extrapolated_panel(known: dict[str, Evidence], title: str) -> Panel:

@@ -66,21 +66,21 @@ def cpu_over_gpu(cpu: Path, gpu: Path) -> dict[str, float]:
 
 
 def find_trainings(folder: Path) -> dict[str, RunFolder]:
-    """The run of each training by its folder; of equal updates and equal time the former.
+    """The run of each training by its folder; of several seeds the first one's."""
+    return {name: run for name, run in find_runs(folder).items() if name == base_name(name)}
 
-    Of several seeds it is the first one's; the comparison's own figures are of all.
-    """
+
+def find_runs(folder: Path) -> dict[str, RunFolder]:
+    """The run of each seed of each training; of equal updates and equal time the former."""
     for places in ("updates/*", "time/*", "*", "."):
-        folders = [file.parent for file in sorted(folder.glob(f"{places}/summary.json"))]
-        if runs := {x.name: RunFolder(x) for x in folders if x.name == base_name(x.name)}:
-            return runs
+        if files := sorted(folder.glob(f"{places}/summary.json")):
+            return {file.parent.name: RunFolder(file.parent) for file in files}
     return {}
 
 
 def read_curves(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """The metrics of each training by name, at most `CURVE_POINTS` lines of a split."""
-    runs = find_trainings(folder)
-    return {name: thin_metrics(run.metrics()) for name, run in runs.items()}
+    """The metrics of each run by name, at most `CURVE_POINTS` lines of a split."""
+    return {name: thin_metrics(run.metrics()) for name, run in find_runs(folder).items()}
 
 
 def thin_metrics(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -175,11 +175,11 @@ def build_display(rate: str, words: bool, batches: int | None) -> Display:
     return Display(
         columns,
         curves,
-        figures=lambda rows: read_figures(rows, f"dev_{rate}", "per", scale=100),
+        figures=lambda rows: read_figures(rows, rate, "per", scale=100),
         ylabel=f"{rate.replace('_', ' ')}, dev set",
         log_scale=True,
         first="model",
-        judged={"per": "Errors on dev"},
+        judged={"per": "Errors on the test set"},
     )
 
 

@@ -50,7 +50,7 @@ def test_figures_of_trainings_have_their_names(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_of_several_seeds_the_means_are_read_and_the_first_ones_curves(tmp_path: Path) -> None:
+def test_of_several_seeds_the_means_are_read_and_all_curves(tmp_path: Path) -> None:
     lines = [{"step": 1, "split": "train", "seconds": 1.0, "loss": 0.5}]
     for name in ("linear", "linear-seed1"):
         write_run(tmp_path / name)
@@ -60,7 +60,7 @@ def test_of_several_seeds_the_means_are_read_and_the_first_ones_curves(tmp_path:
     write_figures(tmp_path, own)
 
     assert readers.read_run(tmp_path) == own
-    assert readers.read_curves(tmp_path) == {"linear": lines}
+    assert readers.read_curves(tmp_path) == {"linear": lines, "linear-seed1": lines}
     assert readers.trained_seconds(tmp_path) == 2.0
 
 

@@ -57,7 +57,7 @@ def test_equal_time_is_turned_into_updates_and_ended_runs_are_kept(
     summaries = {name: RunFolder(out / name).summary() for name in NAMES}
     metrics = {name: summary["metrics"] for name, summary in summaries.items()}
     assert read_figures(records) == {
-        f"{name}/per": 100 * metrics[name]["dev_phoneme_error_rate"] for name in NAMES
+        f"{name}/per": 100 * metrics[name]["phoneme_error_rate"] for name in NAMES
     }
     assert list(cells((records / "table.md").read_text())) == NAMES
     assert (records / "curves.png").stat().st_size > 1_000
