@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.plots import choose_bars, list_ratios, plot_theme
+from benchmarks.plots import choose_bars, list_ratios, name_ratio, plot_theme
 from benchmarks.results import CaseResult, MethodResult, Spread
 from benchmarks.series import describe_crossover, describe_series
 from linattn_lab.runs import make_folders
@@ -19,17 +19,21 @@ CLOSING = (
     "is measured only after its result agreed with a float64 oracle. The record beside this page "
     "has the number of rounds, and the work of each method over what the machine can do."
 )
+ONCE = "Values of one round: {once} of {all}. Each of these is a single measurement."
 QUICK = "A quick run at tiny sizes: the cases run, the numbers mean nothing."
 BARS = "How many times as fast the first of two methods is as the second. Left of 1 it is slower."
+SAYS = {
+    "parallel": "Processor time of one process over that of each of two ranks: 2 is ideal. The "
+    "ranks share the cores of one machine, so this is not elapsed time."
+}
 LEADING = "The picture shows some of the comparisons; the table shows all."
 CURVES = {
     "crossover": "How many times as fast linear attention is as softmax attention, by length.",
     "lengths": "Time for each sequence, by length.",
     "speech": "Time of an update for each utterance, by its frames.",
 }
-RATIOS = ("case", "method", "beside", "times as fast", "quartiles", "run")
 TITLES = {"lsh": "LSH"}
-METHODS = ("case", "method", "per", "median", "quartiles", "run", "peak memory", "figures")
+METHODS = ("case", "method", "per", "median", "quartiles", "run", "peak memory")
 
 
 def write_results(folder: Path, theme: str, record: Results, order: Iterable[str]) -> None:
@@ -67,12 +71,14 @@ def to_markdown(theme: str, records: Sequence[Results], order: Iterable[str]) ->
         *([QUICK] if any("--quick" in each.command for each in records) else []),
         *_picture(theme, machine.place, results),
         *describe(results),
-        *_ratios(results, numbers),
+        *_ratios(theme, results, numbers),
         *_methods(results, numbers),
+        *_figures(results),
+        *_cases(results),
         "## How it was measured",
         "Each case shows the latest run that measured it:",
         "\n".join(runs),
-        CLOSING,
+        " ".join([CLOSING, *_say_once(results)]),
     ]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 
@@ -93,7 +99,8 @@ def _picture(theme: str, place: str, results: Mapping[str, CaseResult]) -> list[
     if any(result.series is not None for result in results.values()):
         says = CURVES.get(theme, BARS)
     elif shown := choose_bars(theme, results):
-        says = BARS if len(shown) == len(list_ratios(results)) else f"{BARS} {LEADING}"
+        says = SAYS.get(theme, BARS)
+        says += f" {LEADING}" * (len(shown) < len(list_ratios(results)))
     else:
         return []
     picture = picture_file(record_file(Path(), theme, place)).name
@@ -109,14 +116,15 @@ def _describe(record: Results) -> str:
     return f"{code(record.command)}, {where}"
 
 
-def _ratios(results: Mapping[str, CaseResult], runs: Mapping[str, str]) -> list[str]:
+def _ratios(theme: str, results: Mapping[str, CaseResult], runs: Mapping[str, str]) -> list[str]:
     """One row for each pair of methods that a case compares."""
+    header = ("case", "method", "compared with", name_ratio(theme), "quartiles", "run")
     rows = [
         [_case(name), each.denominator, each.numerator, figure(each.value.median),
          _quartiles(each.value, figure), runs[name]]
         for name, each in list_ratios(results)
     ]  # fmt: skip
-    return ["## Side by side", markdown_table(RATIOS, rows)] if rows else []
+    return ["## Side by side", markdown_table(header, rows)] if rows else []
 
 
 def _methods(results: Mapping[str, CaseResult], runs: Mapping[str, str]) -> list[str]:
@@ -138,8 +146,38 @@ def _method_row(case: str, result: CaseResult, method: MethodResult, run: str) -
     name = f"{method.name}, {method.note}" if method.note else method.name
     median = method.status if method.value is None else seconds(method.seconds)
     quartiles = "-" if method.value is None else _quartiles(method.value, seconds)
-    figures = "; ".join(f"{key}: {figure(value)}" for key, value in method.figures.items()) or "-"
-    return [_case(case), name, result.unit, median, quartiles, run, memory(method.peak), figures]
+    return [_case(case), name, result.unit, median, quartiles, run, memory(method.peak)]
+
+
+def _figures(results: Mapping[str, CaseResult]) -> list[str]:
+    """What was measured other than time: a column for each case."""
+    known: dict[tuple[str, str], dict[str, float]] = {}
+    for name, result in results.items():
+        for method in result.methods:
+            for quantity, value in method.figures.items():
+                known.setdefault((method.name, quantity), {})[name] = value
+    if not known:
+        return []
+    cases = [name for name in results if any(name in row for row in known.values())]
+    rows = [[*key, *(figure(row.get(name)) for name in cases)] for key, row in known.items()]
+    return [markdown_table(("method", "quantity", *map(_case, cases)), rows)]
+
+
+def _cases(results: Mapping[str, CaseResult]) -> list[str]:
+    """What each case is that is in no series; several that say the same are on one line."""
+    names: dict[str, list[str]] = {}
+    for name, result in results.items():
+        if result.series is None:
+            names.setdefault(result.shows, []).append(code(_case(name)))
+    lines = (f"- {', '.join(each)}: {literal(shows)}" for shows, each in names.items())
+    return ["## The cases", "\n".join(lines)] if names else []
+
+
+def _say_once(results: Mapping[str, CaseResult]) -> list[str]:
+    """How many values rest on one round, where some do."""
+    rounds = [x.rounds for result in results.values() for x in result.methods if x.rounds]
+    once = rounds.count(1)
+    return [ONCE.format(once=f"{once:,}", all=f"{len(rounds):,}")] if once else []
 
 
 def _case(name: str) -> str:

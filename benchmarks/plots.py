@@ -23,14 +23,20 @@ def plot_theme(path: Path, theme: str, results: Mapping[str, CaseResult]) -> Pat
         more: dict[str, Any] = {}
         if theme == "crossover":
             curves = {_heads(name): gains_over(each, RIVAL) for name, each in series.items()}
-            label, panels = f"times as fast as {RIVAL}", [Panel("length", curves)]
+            label = f"times as fast as {RIVAL}"
+            panels = [Panel("length", curves, "causal, forward and backward, float32, CPU")]
             more = {"level": 1.0, "kind": lambda heads: heads.rpartition(" of ")[2]}
         else:
             label, scale = choose_unit(results.values())
             panels = [_times_panel(name, each, scale) for name, each in series.items()]
         return plot_panels(path, panels, ylabel=label, log_scale=True, log_x=True, **more)
     bars = choose_bars(theme, results)
-    return plot_bars(path, bars, "times as fast") if bars else None
+    return plot_bars(path, bars, name_ratio(theme)) if bars else None
+
+
+def name_ratio(theme: str) -> str:
+    """What the ratios of a theme count."""
+    return {"parallel": "processor time, one process / a rank of two"}.get(theme, "times as fast")
 
 
 def list_ratios(results: Mapping[str, CaseResult]) -> list[tuple[str, Ratio]]:

@@ -45,7 +45,7 @@ def draw_plots(evidence: list[Evidence], folder: Path) -> list[Path]:
     return [
         plot_panels(
             folder / f"{name}.png", panels, log_scale=True, log_x=name in logarithmic,
-            level=1.0 if name == "speedup" else None,
+            **({"level": 1.0, "kind": lambda way: way.split()[0]} if name == "speedup" else {}),
         )
         for name, panels in (logarithmic | linear).items()
     ]  # fmt: skip

@@ -69,6 +69,8 @@ POSITIONS, SEARCHED, RERUN = 5, 3, 32
 LAPTOP = {"mnist": 512, "cifar10": 64}  # the largest batch on a CPU, unless whole images are timed
 MOST_SECONDS = 120.0  # of a batch, over length
 ONCE: dict[str, Any] = {"seconds": 0, "rounds": (1, 1)}
+THRICE: dict[str, Any] = {"seconds": 0, "rounds": (3, 3)}
+SHORT = 5.0  # seconds within which a batch, over length, is measured in every round
 
 
 def count_positions(way: Way, settings: Settings) -> int | None:
@@ -155,7 +157,7 @@ def images_case(shape: str, batch: int | None, device: Device) -> Case:
         ratios=tuple((name, LINEAR) for name in WAYS if name != LINEAR),
         unit="image",
         device=device,
-        **ONCE,
+        **(THRICE if batch else ONCE),
     )
 
 
@@ -177,7 +179,7 @@ def length_case(length: int) -> Case:
         f"Sequences of {length:,} tokens by the paper's MNIST model, by batch.",
         setup,
         unit="sequence",
-        **ONCE,
+        **THRICE,
     )
 
 
@@ -194,7 +196,7 @@ def make_affordable(
     assert method.measure is not None
     value = method.measure()
     taken[batch] = time.monotonic() - started
-    return dataclasses.replace(method, measure=lambda: value)
+    return method if taken[batch] < SHORT else dataclasses.replace(method, measure=lambda: value)
 
 
 CASES = (

@@ -55,8 +55,9 @@ def per_sample(
 def on_cpu(length: int) -> Case:
     """Both passes."""
     return per_sample(
-        str(length), problem_on_cpu(length), METHODS, "H=8, D=M=32, float32",
-        seconds=10, rounds=(1, 5), sample_seconds=SAMPLE_SECONDS,
+        str(length), problem_on_cpu(length), METHODS,
+        f"8 heads of {WIDTH_ON_CPU}, batch {POSITIONS_ON_CPU:,} / N or 1, float32",
+        seconds=10, rounds=(3, 5), sample_seconds=SAMPLE_SECONDS,
     )  # fmt: skip
 
 
@@ -73,7 +74,7 @@ def make_crossover_case(problem: Problem) -> Case:
         f"Causal attention, {problem.passes}, {problem}.",
         {name: (name, problem) for name in METHODS},
         series=f"D=M={problem.width}, H={problem.heads}", at=problem.length,
-        seconds=1.0, rounds=(1, 3), sample_seconds=SAMPLE_SECONDS,
+        seconds=1.0, rounds=(3, 3), sample_seconds=SAMPLE_SECONDS,
     )  # fmt: skip
 
 

@@ -174,8 +174,9 @@ def long_limits(name: str, problem: Problem) -> Case:
     """The feature map, and writing the results."""
     return attention_case(
         f"operator/{name}/{problem.slug}",
-        f"What a long call consists of: {problem.passes}, {problem}; without a feature map, and "
-        "writing its results alone, for which the system clears the pages of new memory.",
+        f"What a long call consists of: {'' if problem.causal else 'not '}causal, "
+        f"{problem.passes}, {problem}; without a feature map, and writing "
+        "its results alone, for which the system clears the pages of new memory.",
         {each: (each, problem) for each in (LINEAR_CPU, IDENTITY, NEW, USED)},
     )
 

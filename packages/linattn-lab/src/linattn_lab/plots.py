@@ -159,7 +159,7 @@ def choose_styles(names: Iterable[str], kind: Callable[[str], str] = kind_of) ->
     members: dict[str, list[str]] = {}
     for name in names:
         members.setdefault(kind(name), []).append(name)
-    others = itertools.cycle((5, 6, 7, 8, 9, 4) if members.keys() & {*KINDS} else range(10))
+    others = itertools.cycle((5, 9, 8, 6, 7, 4))
     styles = {}
     for each, group in members.items():
         color = KINDS.index(each) if each in KINDS else next(others)
@@ -198,6 +198,8 @@ def plot_bars(path: Path, bars: Mapping[str, float], xlabel: str) -> Path:
     axes.axvline(1, color="black", lw=0.8)
     axes.grid(axis="x", alpha=0.3)
     label_log_axis(axes.xaxis)
+    if 1 not in (ticks := axes.get_xticks()):
+        axes.set_xticks(sorted([*ticks, 1]))
     return _write_png(path, drawing)
 
 
