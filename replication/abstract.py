@@ -27,9 +27,9 @@ Every form of linear attention in the paper equals its quadratic definition here
 difference is {difference}), and its time and memory grow linearly with the length; at 65,536
 positions, PyTorch's softmax attention takes {longer} times as long on two CPU cores.
 With the paper's CIFAR-10 model on a GPU, it generates many images {reruns} times as fast as
-softmax attention that runs all earlier tokens again for each new one (the paper: {paper_reruns}),
-but only {cache} times as fast as softmax attention with a cache (the paper: {paper_cache}), and a
-single image {one} times as fast as that ({compiled} times if its steps are compiled).
+softmax attention without a cache (the paper: {paper_reruns}), and {cache} times as fast as softmax
+attention with a cache (the paper: {paper_cache}); a single image {one} times as fast as with a
+cache, or {compiled} times with compiled steps.
 What trained models can do was tested with smaller models and shorter trainings: after an hour on
 MNIST, linear attention has {linear} and softmax attention {softmax} bits per dimension
 ({mnist_noise}).
@@ -37,7 +37,7 @@ The strongest contradiction is in speech: on AN4, after 8 minutes of training, t
 {lstm} % phoneme errors and the best transformer {best} % ({short_noise}), while in the paper, on
 WSJ, the Bi-LSTM makes the most errors.
 Linear attention comes close to the Bi-LSTM only with a convolution before each block and 40
-minutes of training: {convolved} % beside {lstm_longer} % (means of {seeds} seeds, {noise}).
+minutes of training: {convolved} % and {lstm_longer} % (means of {seeds} seeds, {noise}).
 """
 
 

@@ -43,7 +43,8 @@ power law {law} through the curve has {there} bits/dim there.
 
 def speedups(evidence: list[Evidence]) -> str:
     """Tables 4 and 5: how many times as fast linear attention generates images."""
-    header = ["images", "reruns: the paper", "here", "a cache: the paper", "here", "compiled"]
+    header = ["images", "over reruns: the paper", "ours", "over a cache: the paper", "ours"]
+    header += ["ours, compiled"]
     rows = []
     for shape, words in IMAGES.items():
         for device in ("GPU", "CPU"):
@@ -220,6 +221,6 @@ def lengths(evidence: list[Evidence]) -> str:
                 ours, theirs = (f"{name}/{length}/{what}" for name in ("linear", method))
                 row.append(figure(divide(figures, theirs, ours)))
         rows.append([*row, f"{max(places):,}"])
-    header = ["attention", "time / linear's, shortest", "longest"]
-    header += ["memory / linear's, shortest", "longest", "longest length"]
+    header = ["attention", "time / linear's, shortest N", "longest N"]
+    header += ["memory / linear's, shortest N", "longest N", "longest N is"]
     return f"{markdown_table(header, rows)}\n{describe_experiments(evidence, 'lengths')}"

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -28,27 +29,26 @@ def draw_plots(evidence: list[Evidence], folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     known = {each.experiment: each for each in evidence}
     errors, bits = "phoneme_error_rate", "bits_per_dim"
-    logarithmic = {
+    pictures = {
         "speedup": [speedup_panel(known, rival) for rival in RIVALS],
         "lengths": length_panels(known),
         "mnist": [
             learning_panel(known, "mnist", "eval", bits, "smaller models: bits/dim"),
             extrapolated_panel(known, "the paper's model: bits/dim"),
         ],
-    }
-    linear = {
         "learning": [
             learning_panel(known, "copy", "train", "loss", "copy task: nats per symbol"),
             learning_panel(known, "speech", "eval", errors, "AN4, dev set: % phoneme errors", 100),
         ],
     }
-    return [
-        plot_panels(
-            folder / f"{name}.png", panels, log_scale=True, log_x=name in logarithmic,
-            **({"level": 1.0, "kind": lambda way: way.split()[0]} if name == "speedup" else {}),
-        )
-        for name, panels in (logarithmic | linear).items()
-    ]  # fmt: skip
+    files = []
+    for name, panels in pictures.items():
+        more: dict[str, Any] = {"log_x": name != "learning"}
+        if name == "speedup":
+            more |= {"level": 1.0, "kind": lambda way: way.split()[0]}
+        known_panels = [panel for panel in panels if panel.curves] or panels[:1]
+        files.append(plot_panels(folder / f"{name}.png", known_panels, log_scale=True, **more))
+    return files
 
 
 def speedup_panel(known: dict[str, Evidence], rival: str) -> Panel:
