@@ -123,23 +123,6 @@ class NGram:
         entries = {tuple(names[t] for t in ngram): entry for ngram, entry in self.entries.items()}
         write_arpa(Path(path), entries)
 
-    def log_prob(self, history: Sequence[int], phone: int) -> float:
-        """ln p(phone | history).
-
-        Args:
-            history: all phones from the beginning of the sentence.
-            phone: from 1 to len(phones), or `END` = 0.
-
-        Raises:
-            ValueError: phones out of range.
-            TypeError: phones that are not integers.
-        """
-        before = _tokens(history, len(self.phones))[:-1]
-        (last,) = int_list("phone", [phone])
-        if last != END:
-            _tokens([last], len(self.phones))
-        return float(self.log_probs(self._state(tuple(before)))[last])
-
     def perplexity(self, transcripts: Iterable[Sequence[int]]) -> float:
         """exp of the mean of -ln p over all phones and the end of each transcript.
 
