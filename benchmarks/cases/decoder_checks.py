@@ -11,7 +11,7 @@ from torch import Tensor
 from benchmarks import oracle
 from benchmarks.cases.peer_decoder import PeerDecoder
 from linattn_models import AutoregressiveTransformer, CompiledDecoder
-from linattn_models.decoding import SamplingParams, Settings, start_draws
+from linattn_models.decoding import Draws, SamplingParams, start_draws
 
 STEPS = "decoding by steps"
 # What the compiled decoder's parameters may differ from the float64 oracle's by, as largest error
@@ -47,17 +47,15 @@ def check_compiled(
     Args:
         limits: of the draws, by the names of `SamplingParams`.
     """
-    settings = Settings(SamplingParams(seed=3, **limits), model.head, model.device)
     tokens, exact = _tokens_and_oracle(model)
     rows = torch.arange(batch, device=model.device) % len(tokens)
+    ours, theirs = _draw_alike(decoder, batch, limits)
     parameters, state = decoder.prefill(tokens[rows, :0])
     stepped, others = [parameters], 0
     for token in tokens[rows, :-1].unbind(1):
-        position = state.cursor.rows(batch, model.device)
-        parameters, drawn, state = decoder.step_and_sample(token, state, seeds=3, **limits)
+        (parameters,), (drawn,), state = decoder.steps_and_draws(token, state, ours, 1)
         stepped.append(parameters)
-        draws = settings.draws(token, position, position)
-        others += int((drawn != draws.draw(model.head, parameters)).sum())
+        others += int((drawn != theirs.draw(model.head, parameters)).sum())
     if others > max(1, MOST_OTHER_DRAWS * batch * model.max_length):
         return f"{others} of {batch * model.max_length} tokens drawn are not the head's own"
     if not _steps_at_once_agree(decoder, tokens[rows, 0], limits):
@@ -69,8 +67,7 @@ def check_compiled(
 def _steps_at_once_agree(decoder: CompiledDecoder, token: Tensor, limits: dict[str, Any]) -> bool:
     """Whether the steps that `generate` makes by one call draw what single steps draw."""
     state = decoder.prefill(token.unsqueeze(1)[:, :0])[1]
-    params = SamplingParams(seed=3, **limits)
-    ours, theirs = (start_draws(params, len(token), decoder.head, token.device) for _ in range(2))
+    ours, theirs = _draw_alike(decoder, len(token), limits)
     count, single = decoder.count_steps(state, ours, decoder.native.most_steps), state.clone()
     parameters, drawn, _ = decoder.steps_and_draws(token, state, ours, count)
     for own, tokens in zip(parameters, drawn, strict=True):
@@ -79,6 +76,12 @@ def _steps_at_once_agree(decoder: CompiledDecoder, token: Tensor, limits: dict[s
         if not (torch.equal(own, expected[0]) and torch.equal(tokens, token)):
             return False
     return True
+
+
+def _draw_alike(decoder: CompiledDecoder, rows: int, limits: dict[str, Any]) -> list[Draws]:
+    """Two draws of the same tokens."""
+    params = SamplingParams(seed=3, **limits)
+    return [start_draws(params, rows, decoder.head, decoder.device) for _ in range(2)]
 
 
 def _tokens_and_oracle(model: AutoregressiveTransformer) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,7 @@ from linattn_models import (
     Request,
     compile_decoder,
 )
-from linattn_models.decoding import SamplingParams, Settings
+from linattn_models.decoding import Draws, SamplingParams, start_draws
 from linattn_models.decoding.compiled import compile_described
 from linattn_models.decoding.graph import Recorder
 from tests.models.decoding.tape import TapeRecorder
@@ -126,11 +126,10 @@ def worst(actual: Tensor, expected: Tensor) -> float:
     return float((actual - expected).abs().max() / expected.std())
 
 
-def draw_again(head: Head, parameters: Tensor, position: int, **settings: Any) -> Tensor:
-    """The tokens that rows draw from parameters at a position, in torch."""
-    positions = torch.full((len(parameters),), position, device=parameters.device)
-    checked = Settings(SamplingParams(**settings), head, parameters.device)
-    return checked.draws(positions.unsqueeze(1), positions, positions).draw(head, parameters)
+def draw_alike(head: Head, rows: int, **settings: Any) -> list[Draws]:
+    """Two draws of the same tokens, on the CPU."""
+    params = SamplingParams(**settings)
+    return [start_draws(params, rows, head, torch.device("cpu")) for _ in range(2)]
 
 
 class Halves(Head):

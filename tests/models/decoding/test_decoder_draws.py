@@ -14,7 +14,6 @@ from tests.models.decoding.decoders import (
     Halves,
     Kind,
     close,
-    draw_again,
     forced,
     long_model,
     model_of,
@@ -41,26 +40,6 @@ def test_the_same_seed_draws_the_models_own_tokens(
     assert all(torch.equal(tokens, eager) for tokens in others)
     streamed = torch.stack(list(decoder.stream(batch, generator=compiled.seeded(), **fields)), 1)
     assert torch.equal(streamed, eager)
-
-
-@heads
-@torch.no_grad()
-def test_a_step_that_samples_is_a_step_and_a_sample_at_any_temperature(
-    compiled: Kind, head: Head
-) -> None:
-    model = model_of(head).to(compiled.device)
-    decoder = compiled.decoder(model)
-    tokens = compiled.tokens(model, 40, 4)
-    _, state = decoder.prefill(tokens[:, :3])
-    alone, _ = decoder.step(tokens[:, 3], state.clone())
-    for temperature in (1.0, 0.0, 1.3, 0.2, 1e-39, 1.0):
-        parameters, drawn, after = decoder.step_and_sample(
-            tokens[:, 3], state.clone(), temperature=temperature, seeds=3
-        )
-        assert torch.equal(parameters, alone)
-        expected = draw_again(model.head, alone, 4, temperature=temperature, seed=3)
-        assert torch.equal(drawn, expected) and drawn.dtype == torch.int64
-        assert after.position == 5
 
 
 def test_streams_side_by_side_and_steps_between_them(compiled: Kind) -> None:

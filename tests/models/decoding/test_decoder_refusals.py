@@ -78,7 +78,6 @@ STATES: list[Any] = [
     (lambda d, s: d.prefill([[0], [0]], state=s), TypeError, "tensor"),
     (lambda d, s: d.step(torch.zeros(2, dtype=torch.int64, device="meta"), s), ValueError, "meta"),
     (lambda d, s: d.prefill(ints(2, 0).to("meta")), ValueError, "on cpu, got meta"),
-    (lambda d, s: d.step_and_sample(ints(2), s, temperature=-1.0), ValueError, "temperature"),
     (lambda d, s: d.generate(method="rerun"), ValueError, "method"),
     (lambda d, s: d.generate(decoder="eager"), ValueError, "decoder='eager'"),
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linattn_models import MixtureOfLogistics
 from linattn_models.decoding import Filters
 from linattn_models.heads.filters import keep_likely
 from tests.models.decoding.decoders import Kind, long_model
@@ -111,27 +109,3 @@ def test_compiled_decoders_draw_the_models_own_filtered_tokens(
         for each in ("eager", decoder)
     )
     assert torch.equal(drawn, eager)
-    _, state = decoder.prefill(compiled.tokens(model, 4, 3))
-    token = compiled.tokens(model, 4, 1)[:, 0]
-    parameters, drawn, _ = decoder.step_and_sample(
-        token, state, generator=compiled.seeded(1), **options
-    )
-    limits = {name: x for name, x in options.items() if name != "temperature"}
-    allowed = Filters(**limits)(parameters, options.get("temperature", 1.0))
-    assert allowed.gather(1, drawn.unsqueeze(1)).isfinite().all()
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"top_p": 2.0}, "top_p"),
-        ({"top_k": 3}, "the head: expected a Categorical to filter, got a MixtureOfLogistics"),
-    ],
-)
-def test_a_decoder_refuses_filters_before_it_steps(options: dict[str, Any], said: str) -> None:
-    decoder = Kind("recorded").decoder(long_model(MixtureOfLogistics(2, 1, 17)))
-    _, state = decoder.prefill(torch.zeros(1, 2, dtype=torch.int64))
-    before = state.clone()
-    with pytest.raises(ValueError, match=re.escape(said)):
-        decoder.step_and_sample(torch.zeros(1, dtype=torch.int64), state, **options)
-    assert torch.equal(state.layers[0][0], before.layers[0][0])

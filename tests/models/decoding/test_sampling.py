@@ -10,7 +10,7 @@ import torch
 
 from linattn_models import Head
 from linattn_models.decoding import sampling
-from tests.models.decoding.decoders import KINDS, Kind, long_model, needs_cpu_backend
+from tests.models.decoding.decoders import KINDS, Kind, draw_alike, long_model, needs_cpu_backend
 from tests.models.tiny import heads, random_tokens, seeded, tiny_model
 
 
@@ -87,5 +87,6 @@ def test_what_a_compiled_step_draws_from_nan_is_a_token(head: Head) -> None:
     decoder, token = Kind("native").decoder(model), random_tokens(model, 2, 1)
     for temperature in (0.0, 1.0):
         _, state = decoder.prefill(token)
-        _, drawn, _ = decoder.step_and_sample(token[:, 0], state, temperature=temperature)
+        draws, _ = draw_alike(head, 2, temperature=temperature)
+        _, drawn, _ = decoder.steps_and_draws(token[:, 0], state, draws, 1)
         assert drawn.min() >= 0 and drawn.max() < head.levels

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, cast
 
@@ -19,10 +18,9 @@ from linattn_models.basics.validation import (
 )
 from linattn_models.decoding.generate import GenerationMixin, TokenModel
 from linattn_models.decoding.prompts import Prompt
-from linattn_models.decoding.sampling import Draws, SamplingParams, Settings
+from linattn_models.decoding.sampling import Draws
 from linattn_models.heads import Head
 from linattn_models.heads.base import check_dtype, check_sequences, check_step_shape
-from linattn_models.heads.settings import PerRow
 from linattn_models.layers.config import TransformerConfig
 from linattn_models.state import (
     NOTHING,
@@ -280,40 +278,6 @@ class CompiledDecoder(Compiled, GenerationMixin):
         """As `AutoregressiveTransformer.step`, but always updates the state in place."""
         self._check_step(token, state)
         return self._step(token, state)
-
-    def step_and_sample(
-        self,
-        token: Tensor,
-        state: DecodingState,
-        *,
-        temperature: PerRow = 1.0,
-        top_k: int | Sequence[int | None] | Tensor | None = None,
-        top_p: PerRow | None = None,
-        min_p: PerRow | None = None,
-        seeds: int | Sequence[int] | Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> tuple[Tensor, Tensor, DecodingState]:
-        """A step and the draw that follows it, in one call.
-
-        Args:
-            token, state: as for `step`.
-            temperature, top_k, top_p, min_p, seeds, generator: as for `generate`, which draws the
-                same tokens at the same positions.
-
-        Returns:
-            (B, P) parameters, the next tokens (B,) or (B, 3), and the next state.
-
-        Raises:
-            ValueError, TypeError: as for `step`, or wrong arguments of the draw.
-        """
-        params = SamplingParams(temperature, top_k, top_p, min_p, seeds)
-        settings = Settings(params, self.head, self.device, generator, names=("seeds", "n"))
-        self._check_step(token, state)
-        # The number of the next token; a start vector has a position, but no number.
-        position = state.cursor.rows(len(token), self.device) + 1 - int(self.has_start)
-        draws = settings.draws(token, torch.ones_like(position), position, ahead=1)
-        parameters, drawn, state = self.steps_and_draws(token, state, draws, 1)
-        return parameters[0], drawn[0], state
 
     def steps_and_draws(
         self, token: Tensor, state: DecodingState, draws: Draws, count: int
