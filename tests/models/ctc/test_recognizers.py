@@ -46,7 +46,7 @@ def tiny_config(attention: Attention | str = "linear", **fields: Any) -> CTCTran
 
 def tiny_bilstm(**fields: Any) -> CTCBiLSTM:
     sizes = {"num_layers": 2, "hidden_dim": 6, "channels": 3, **fields}
-    return CTCBiLSTM(CTCBiLSTMConfig(PHONES, FEATURES, **sizes)).double().eval()
+    return CTCBiLSTM(CTCBiLSTMConfig(PHONES, num_features=FEATURES, **sizes)).double().eval()
 
 
 def tiny(kind: Any = "linear", kernel: int = 0, **fields: Any) -> CTCTransformer | CTCBiLSTM:

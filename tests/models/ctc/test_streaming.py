@@ -105,7 +105,7 @@ def test_rows_of_a_batch_are_as_if_alone(lengths: list[int], chunk: int) -> None
 def lstm() -> CTCBiLSTM:
     torch.manual_seed(0)
     config = CTCBiLSTMConfig(
-        4, FEATURES, num_layers=2, hidden_dim=5, subsampling=4, channels=3, bidirectional=False
+        4, 2, 5, num_features=FEATURES, subsampling=4, channels=3, bidirectional=False
     )
     return CTCBiLSTM(config).eval()
 
@@ -252,7 +252,7 @@ def test_what_cannot_stream_is_refused() -> None:
     hooked.transformer.blocks[0].register_forward_hook(lambda *_: None)
     with pytest.raises(ValueError, match="forward hook"):
         stream_step(hooked, frames_of(1, 4), initial_stream_state(hooked))
-    training = CTCBiLSTM(CTCBiLSTMConfig(4, FEATURES, 2, 3, 0.5, bidirectional=False))
+    training = CTCBiLSTM(CTCBiLSTMConfig(4, 2, 3, 0.5, False, num_features=FEATURES))
     state = initial_stream_state(training)
     for call in (
         lambda: stream_step(training, frames_of(1, 4), state),
@@ -265,7 +265,7 @@ def test_what_cannot_stream_is_refused() -> None:
     with pytest.raises(ValueError, match="is_causal=True"):
         initial_stream_state(plain)
     with pytest.raises(ValueError, match="bidirectional=False"):
-        initial_stream_state(CTCBiLSTM(CTCBiLSTMConfig(4, FEATURES)))
+        initial_stream_state(CTCBiLSTM(CTCBiLSTMConfig(4, num_features=FEATURES)))
     with pytest.raises(ValueError, match="chunk"):
         plain(frames_of(1, 6), chunk=2)
     with pytest.raises(ValueError, match="positions"):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol, Self
+from dataclasses import KW_ONLY, asdict, dataclass
+from typing import Any, ClassVar, Self
 
 from linattn_core.errors import expected, quote
 from linattn_models.attention import Linear, Softmax
@@ -23,66 +23,29 @@ SUBSAMPLINGS = (1, 4)
 POSITIONS = ("sinusoidal", "none")
 
 
-class FrontConfig(Protocol):
-    """The fields that the configurations of all recognizers have."""
-
-    @property
-    def num_phones(self) -> int:
-        """The number of classes besides the blank."""
-
-    @property
-    def num_features(self) -> int:
-        """F, features of a frame."""
-
-    @property
-    def subsampling(self) -> int:
-        """Input frames per output frame: 4, by two 3 x 3 convolutions of stride 2, or 1."""
-
-    @property
-    def channels(self) -> int:
-        """Channels of the two convolutions."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON values."""
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The configuration that `to_dict` wrote."""
-
-
 @dataclass(frozen=True)
-class CTCBiLSTMConfig:
-    """The layers of a `CTCBiLSTM`; those of the paper (section 4.3) by default.
+class FrontConfig:
+    """The fields that the configurations of all recognizers have.
 
     Attributes:
-        num_phones: classes besides the blank.
-        num_features: F, features of a frame.
-        num_layers: bidirectional layers.
-        hidden_dim: width of each direction; a layer has twice as many outputs.
-        bidirectional: False for one direction, of a recognizer that streams; its layers see no
-            later frame.
-        dropout: probability with which outputs between two layers are dropped, in training mode.
-        subsampling, channels: as for `CTCTransformerConfig`.
+        what: the configuration in errors.
+        num_phones, num_features, subsampling, channels: see `CTCTransformerConfig`.
     """
 
+    what: ClassVar[str]
+
     num_phones: int
+    _: KW_ONLY
     num_features: int = 40
-    num_layers: int = 3
-    hidden_dim: int = 320
-    dropout: float = 0.0
     subsampling: int = 1
     channels: int = 32
-    bidirectional: bool = True
 
     def __post_init__(self) -> None:
-        _check_front(self)
-        boolean("bidirectional", self.bidirectional)
-        fields_at_least(self, 1, "num_layers", "hidden_dim")
-        in_range("dropout", self.dropout, 0.0, 1.0)
-        if self.dropout and self.num_layers == 1:
-            wanted = "0 with one layer, since it acts between layers"
-            advice = "set it to 0, or num_layers to 2 or more"
-            raise ValueError(expected("dropout", wanted, quote(self.dropout), advice))
+        fields_at_least(self, 1, "num_phones", "num_features", "channels")
+        subsampling = as_int(self.subsampling)
+        if subsampling not in SUBSAMPLINGS:
+            raise ValueError(expected("subsampling", "1 or 4", quote(self.subsampling)))
+        object.__setattr__(self, "subsampling", subsampling)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON values; `from_dict` reads them."""
@@ -91,11 +54,42 @@ class CTCBiLSTMConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """The configuration that `to_dict` wrote."""
-        return from_fields(cls, "the Bi-LSTM configuration", values)
+        return from_fields(cls, cls.what, values)
 
 
 @dataclass(frozen=True)
-class CTCTransformerConfig:
+class CTCBiLSTMConfig(FrontConfig):
+    """The layers of a `CTCBiLSTM`; those of the paper (section 4.3) by default.
+
+    Attributes:
+        num_phones, num_features, subsampling, channels: as for `CTCTransformerConfig`.
+        num_layers: bidirectional layers.
+        hidden_dim: width of each direction; a layer has twice as many outputs.
+        bidirectional: False for one direction, of a recognizer that streams; its layers see no
+            later frame.
+        dropout: probability with which outputs between two layers are dropped, in training mode.
+    """
+
+    what = "the Bi-LSTM configuration"
+
+    num_layers: int = 3
+    hidden_dim: int = 320
+    dropout: float = 0.0
+    bidirectional: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        boolean("bidirectional", self.bidirectional)
+        fields_at_least(self, 1, "num_layers", "hidden_dim")
+        in_range("dropout", self.dropout, 0.0, 1.0)
+        if self.dropout and self.num_layers == 1:
+            wanted = "0 with one layer, since it acts between layers"
+            advice = "set it to 0, or num_layers to 2 or more"
+            raise ValueError(expected("dropout", wanted, quote(self.dropout), advice))
+
+
+@dataclass(frozen=True)
+class CTCTransformerConfig(FrontConfig):
     """The layers of a `CTCTransformer`; those of the paper (section 4.3) by default.
 
     Attributes:
@@ -113,16 +107,14 @@ class CTCTransformerConfig:
             transformer needs: a stream has no end.
     """
 
-    num_phones: int
+    what = "the CTC transformer configuration"
+
     transformer: TransformerConfig = TransformerConfig(9, 6, 32, 768, is_causal=False)  # noqa: RUF009
-    num_features: int = 40
-    subsampling: int = 1
-    channels: int = 32
     depthwise_kernel: int = 0
     positions: str = "sinusoidal"
 
     def __post_init__(self) -> None:
-        _check_front(self)
+        super().__post_init__()
         instance("transformer", self.transformer, TransformerConfig)
         one_of("positions", self.positions, POSITIONS)
         if self.transformer.is_causal:
@@ -136,15 +128,14 @@ class CTCTransformerConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON values; `from_dict` reads them."""
-        return {**asdict(self), "transformer": self.transformer.to_dict()}
+        return {**super().to_dict(), "transformer": self.transformer.to_dict()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """The configuration that `to_dict` wrote."""
-        what = "the CTC transformer configuration"
         if isinstance(values, Mapping) and "transformer" in values:
             values = {**values, "transformer": TransformerConfig.from_dict(values["transformer"])}
-        return from_fields(cls, what, values)
+        return super().from_dict(values)
 
 
 def _check_streaming(transformer: TransformerConfig, positions: str) -> None:
@@ -158,11 +149,3 @@ def _check_streaming(transformer: TransformerConfig, positions: str) -> None:
     if not streams and not (isinstance(attention, Softmax) and attention.past_size):
         wanted = "linear attention without a window, or softmax with past_size; or is_causal=False"
         raise ValueError(expected("transformer", wanted, quote(attention)))
-
-
-def _check_front(config: FrontConfig) -> None:
-    fields_at_least(config, 1, "num_phones", "num_features", "channels")
-    subsampling = as_int(config.subsampling)
-    if subsampling not in SUBSAMPLINGS:
-        raise ValueError(expected("subsampling", "1 or 4", quote(config.subsampling)))
-    object.__setattr__(config, "subsampling", subsampling)
