@@ -284,6 +284,18 @@ def test_a_saved_state_has_what_the_text_after_it_needs(
     )
 
 
+def test_rows_that_continue_states_of_steps() -> None:
+    """Such states have not the last tokens."""
+    model = AutoregressiveTransformer(tiny_config(), 5, positions="none").eval()
+    model.tokenizer = characters()
+    state = model.prefill(torch.tensor([[1], [2]]))[1]
+    fields: dict[str, Any] = {"state": model.step(torch.tensor([1, 2]), state)[1], "seeds": [1, 2]}
+    tokens = model.generate(stop_strings="never", max_new_tokens=4, **fields)
+    texts = model.stream(text=True, max_new_tokens=4, **fields)
+    for row, *text in zip(tokens.tolist(), *texts, strict=True):
+        assert "".join(text) == decode_tokens(model.tokenizer, row)
+
+
 def test_a_stream_ends_with_the_character_that_is_not_whole() -> None:
     """It is replaced, or left to what continues the state."""
     model = speaking(byte_level)

@@ -98,12 +98,12 @@ def _count_same(one: str, other: str) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def contexts_of(state: DecodingState | None, rows: int = 1) -> list[list[int]]:
-    """The context that the state of each row gives `TextParts`; None for the start."""
+def contexts_of(state: DecodingState | None) -> list[list[int]]:
+    """The context that the state of each row gives `TextParts`; None for the start of one."""
     if state is None:
-        return [[]] * rows
+        return [[]]
     if state.recent is None:
-        return [[UNKNOWN]] * rows
+        return [[UNKNOWN]] * state.batch
     return [[token for token in row if token != NOTHING] for row in state.recent.tolist()]
 
 
