@@ -49,7 +49,7 @@ from linattn_models.huggingface.interface import Call
 from tests.models.huggingface import tiny
 
 ROWS = [tiny.tokens(1, length, seed=length)[0] for length in (7, 3, 5)]
-LEFT = {name: x for name, x in tiny.padded(ROWS, "left").items() if name != "position_ids"}
+LEFT = tiny.prompts(ROWS)
 
 
 # Sizes of windows; test_window.py has what windows alone do.
@@ -66,8 +66,7 @@ def batches(number: int) -> list[dict[str, Tensor]]:
     made = []
     for seed in range(number):
         rows = [tiny.tokens(1, length, seed=seed)[0] for length in (12, 9, 12)]
-        batch = tiny.padded(rows, ("left", "right")[seed % 2])
-        made.append({name: batch[name] for name in ("input_ids", "attention_mask")})
+        made.append(tiny.prompts(rows, ("left", "right")[seed % 2]))
     return made
 
 

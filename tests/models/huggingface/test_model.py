@@ -30,24 +30,17 @@ from linattn_models.huggingface import (
 )
 from linattn_models.huggingface.cache import CACHE
 from tests.models.huggingface import tiny
-from tests.models.huggingface.tiny import padded, real
+from tests.models.huggingface.tiny import LEFT, ROWS, padded, prompts, real
 from tests.models.tiny import tiny_config
 
 VOCABULARY, ROOM = 5, 48
-ROWS = [torch.tensor(row) for row in ([1, 2, 3, 4, 0, 1], [3], [2, 2, 4])]
 PAIR = torch.tensor([[1, 2]])
-LEFT = {name: x for name, x in padded(ROWS, "left").items() if name != "position_ids"}
 
 
 def ours(attention: str = "linear", **fields: Any) -> AutoregressiveTransformer:
-    """Weights large enough that each token depends on those before it."""
     torch.manual_seed(1)
     model = AutoregressiveTransformer(tiny_config(attention, **fields), VOCABULARY, ROOM)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                parameter.mul_(4)
-    return model.double().eval()
+    return tiny.enlarge(model, 4).double().eval()
 
 
 def wrapped(attention: str = "linear", **fields: Any) -> LinattnForCausalLM:
@@ -128,7 +121,7 @@ def test_logits_and_loss_are_those_of_our_own_model() -> None:
 def test_as_many_tokens_as_positions_have_logits(side: str) -> None:
     model = wrapped()
     rows = [torch.arange(ROOM) % VOCABULARY, torch.arange(20) % VOCABULARY]
-    batch = {name: x for name, x in padded(rows, side).items() if name != "position_ids"}
+    batch = prompts(rows, side)
 
     out = model(**batch)
 
@@ -151,7 +144,7 @@ def test_a_converted_model_is_loaded_by_the_auto_classes(
     model = AutoModelForCausalLM.from_pretrained(tmp_path)
 
     rows = [tiny.tokens(1, length, seed=length)[0] for length in (7, 3, 5)]
-    batch = {name: x for name, x in padded(rows, "left").items() if name != "position_ids"}
+    batch = prompts(rows)
     assert isinstance(model, LinattnForCausalLM) and model.dtype == torch.float64
     out = model.generate(**batch, do_sample=False)
     assert torch.equal(out, student.generate(**batch, do_sample=False))

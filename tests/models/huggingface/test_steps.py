@@ -22,14 +22,12 @@ from linattn_models.decoding.compiled_decoder import CompiledDecoder
 from linattn_models.huggingface import LinattnForCausalLM
 from linattn_models.huggingface.steps import Steps
 from tests.models.decoding.decoders import close, needs_cpu_backend
-from tests.models.huggingface.tiny import padded
+from tests.models.huggingface.tiny import LEFT, ROWS, enlarge
 from tests.models.tiny import tiny_config
 
 pytestmark = needs_cpu_backend
 
 VOCABULARY, LONG = 7, 64
-ROWS = [torch.tensor(row) for row in ([1, 2, 3, 4, 0, 1], [3], [2, 2, 4])]
-LEFT = {name: x for name, x in padded(ROWS, "left").items() if name != "position_ids"}
 MODERN = {
     "norm": "rms", "ffn": "swiglu", "bias": False, "tie_embeddings": True, "rotary": True,
     "num_kv_heads": 1, "decay": "learned",
@@ -55,11 +53,7 @@ def wrapped(
 ) -> LinattnForCausalLM:
     torch.manual_seed(1)
     model = AutoregressiveTransformer(tiny_config(**fields), VOCABULARY, room, positions).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                parameter.mul_(3)
-    return LinattnForCausalLM.from_linattn(model, pad_token_id=0)
+    return LinattnForCausalLM.from_linattn(enlarge(model, 3), pad_token_id=0)
 
 
 def begun(model: LinattnForCausalLM) -> DynamicCache:

@@ -27,7 +27,7 @@ from linattn_models.state import WindowCache
 from tests.models.huggingface import tiny
 
 ROWS = [tiny.tokens(1, length, seed=length)[0] for length in (11, 3, 7)]
-LEFT = {name: x for name, x in tiny.padded(ROWS, "left").items() if name != "position_ids"}
+LEFT = tiny.prompts(ROWS)
 SIZE = 4
 
 

@@ -109,11 +109,16 @@ def ready(cls: type[PreTrainedModel], config: Any) -> PreTrainedModel:
     """Float64 and larger weights than usual, so that what a layer sees shows in the outputs."""
     torch.manual_seed(0)
     model = cls._from_config(config, attn_implementation=config._attn_implementation)
+    return enlarge(model, 10).double().eval()
+
+
+def enlarge(model: Any, factor: float) -> Any:
+    """The model with larger matrices, so that each token depends on those before it."""
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:
-                parameter.mul_(10)
-    return model.double().eval()
+                parameter.mul_(factor)
+    return model
 
 
 def tokens(batch: int, length: int, seed: int = 0) -> Tensor:
@@ -136,6 +141,15 @@ def padded(rows: list[Tensor], side: str) -> dict[str, Tensor]:
     return batch
 
 
+def prompts(rows: list[Tensor], side: str = "left") -> dict[str, Tensor]:
+    """As `padded`, without the positions."""
+    return {name: x for name, x in padded(rows, side).items() if name != "position_ids"}
+
+
 def real(row: Tensor, longest: int, side: str) -> slice:
     """The places of a row that hold its tokens."""
     return slice(0, len(row)) if side == "right" else slice(longest - len(row), longest)
+
+
+ROWS = [torch.tensor(row) for row in ([1, 2, 3, 4, 0, 1], [3], [2, 2, 4])]
+LEFT = prompts(ROWS)

@@ -28,7 +28,7 @@ from linattn_models.huggingface.converted import (
 )
 from linattn_models.huggingface.decays import Decay, read_decay
 from linattn_models.huggingface.interface import refuse_decay, sees_only_the_past
-from linattn_models.huggingface.padding import check_no_padding_behind
+from linattn_models.huggingface.padding import check_left_padded
 from linattn_models.huggingface.pieces import find_misfit
 from linattn_models.huggingface.support import dispatches_by_name
 from linattn_models.weights.model_files import read_weights
@@ -152,7 +152,7 @@ def _check_last_logits(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str
     keep = kwargs.get("logits_to_keep")
     compiling = torch.compiler.is_compiling()  # a whole graph cannot depend on the mask's values
     if isinstance(keep, int) and keep == 1 and not compiling:
-        check_no_padding_behind(kwargs.get("attention_mask"))
+        check_left_padded(kwargs.get("attention_mask"), allows_empty=True)
 
 
 def _check_arguments(

@@ -20,7 +20,7 @@ from linattn_models.attention.windows import Window, attend_windows
 from linattn_models.huggingface.cache import CACHE, OLD_NAME, StateLayer, state_layer
 from linattn_models.huggingface.decays import Decay, log_decay
 from linattn_models.huggingface.interface import Call, refuse_decay, register_function
-from linattn_models.huggingface.padding import Padding, check_left_padded
+from linattn_models.huggingface.padding import Padding, check_ready
 from linattn_models.state import WindowCache
 
 NAME = "linattn-converted"
@@ -146,7 +146,7 @@ class ConvertedAttention(nn.Module):
             refuse_decay("is_causal=False")
         if layer is None or not call.is_causal:
             return self._attend_window(call, None) if self.window_size else self._linear(call)
-        check_left_padded(layer.ready)
+        check_ready(layer.ready)
         before, mask = self._own(layer.state, call), call.mask
         if self._can_step(call, before):
             out, state = self._step(call, cast(LinearAttentionState, before))
@@ -217,7 +217,7 @@ class ConvertedAttention(nn.Module):
             cache = cast(WindowCache | None, layer.state)
             out, layer.state = continue_windows(window, query, key, value, lengths, start, cache)
             layer.tokens = start + (length if lengths is None else lengths)
-        return padding.back(out, 2)
+        return padding.back(out)
 
 
 def cache_name(attention: nn.Module) -> str | None:

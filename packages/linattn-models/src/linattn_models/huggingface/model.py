@@ -20,11 +20,7 @@ from linattn_models.basics.validation import instance
 from linattn_models.heads.base import check_sequences
 from linattn_models.huggingface.cache import CACHE, StateLayer, either_cache, state_layer
 from linattn_models.huggingface.configuration import LinattnConfig
-from linattn_models.huggingface.padding import (
-    Padding,
-    check_no_padding_behind,
-    check_prompts_left_padded,
-)
+from linattn_models.huggingface.padding import Padding, check_left_padded
 from linattn_models.huggingface.steps import Steps
 from linattn_models.huggingface.translation import from_transformers
 from linattn_models.state import DecodingState, check_end
@@ -206,9 +202,7 @@ class LinattnForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
     ) -> dict[str, Any]:
         """The arguments that `generate` passes to `forward`."""
         # A piece of longer prompts comes without a `next_sequence_length`.
-        is_whole = "next_sequence_length" in kwargs
-        check = check_prompts_left_padded if is_whole else check_no_padding_behind
-        check(attention_mask)
+        check_left_padded(attention_mask, allows_empty="next_sequence_length" not in kwargs)
         one = kwargs.get("next_sequence_length") == 1 and kwargs.keys() == _OF_A_STEP
         if one and input_ids.device == self.model.device:
             del kwargs["next_sequence_length"]

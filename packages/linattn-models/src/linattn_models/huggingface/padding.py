@@ -46,9 +46,9 @@ class Padding:
         """Tokens (B, N), or vectors with N at `dim`, with the padding of each row at its end."""
         return x if self.order is None else _select(x, self.order, dim)
 
-    def back(self, x: Tensor, dim: int = 1) -> Tensor:
-        """Tokens or vectors at their original positions."""
-        return x if self.order is None else _select(x, self.order.argsort(1), dim)
+    def back(self, x: Tensor) -> Tensor:
+        """Vectors (B, H, N, M) at their original positions."""
+        return x if self.order is None else _select(x, self.order.argsort(1), 2)
 
     def after_tokens(self, hidden: Tensor, has_start: bool) -> Tensor:
         """The vectors (B, N, E) after the tokens up to each column, which may be padding.
@@ -70,31 +70,29 @@ def _select(x: Tensor, places: Tensor, dim: int) -> Tensor:
     return x.gather(dim, places.expand(*x.shape[:dim], -1, *x.shape[dim + 1 :]))
 
 
-def check_left_padded(mask: Tensor | None) -> None:
-    """Refuses prompts that end in padding: the next token would follow it."""
-    if mask is None or mask[:, -1].all():
+def check_ready(ready: Tensor | None) -> None:
+    """Refuses rows (B,) or (B, 1) bool that are False: the next token would follow padding."""
+    if ready is not None and not ready.all():
+        wanted = "padding on the left of prompts"
+        row = int(ready.flatten().logical_not().nonzero()[0])
+        got = f"a mask that ends in padding in row {row}"
+        advice = "set tokenizer.padding_side = 'left'"
+        raise ValueError(expected("attention_mask of generate", wanted, got, advice))
+
+
+def check_left_padded(mask: Tensor | None, allows_empty: bool) -> None:
+    """Refuses prompts that end in padding.
+
+    Args:
+        mask: 0 at padding; one of another shape than (B, N) is refused in the forward.
+        allows_empty: whether a row may be padding alone: a piece of a longer prompt.
+    """
+    if mask is None or mask.ndim != 2 or mask[:, -1].all():
         return
-    row = int((mask[:, -1] == 0).nonzero()[0])
-    wanted = "padding on the left of prompts"
-    got = f"a mask that ends in padding in row {row}"
-    advice = "set tokenizer.padding_side = 'left'"
-    raise ValueError(expected("attention_mask of generate", wanted, got, advice))
-
-
-def check_no_padding_behind(mask: Tensor | None) -> None:
-    """As `check_left_padded`, but a row may be padding alone: a piece of a longer prompt."""
-    # Masks of other shapes are refused in the forward.
-    if mask is not None and mask.ndim == 2 and not mask[:, -1].all():
-        check_left_padded(mask[:, -1:].bool() | ~mask.bool().any(1, keepdim=True))
-
-
-def check_prompts_left_padded(mask: Tensor | None) -> None:
-    """As `check_left_padded`; refuses rows of padding alone too, which have no last token."""
-    if mask is not None and mask.ndim == 2 and not mask[:, -1].all():
-        empty = ~mask.bool().any(1)
-        if empty.any():
-            advice = "give it a token, or read prompts in one piece (no prefill_chunk_size)"
-            got = f"padding alone in row {int(empty.nonzero()[0])}"
-            wanted = "a token of every prompt"
-            raise ValueError(expected("attention_mask of generate", wanted, got, advice))
-        check_left_padded(mask)
+    empty = ~mask.bool().any(1)
+    if not allows_empty and empty.any():
+        advice = "give it a token, or read prompts in one piece (no prefill_chunk_size)"
+        got = f"padding alone in row {int(empty.nonzero()[0])}"
+        wanted = "a token of every prompt"
+        raise ValueError(expected("attention_mask of generate", wanted, got, advice))
+    check_ready(mask[:, -1].bool() | empty)
