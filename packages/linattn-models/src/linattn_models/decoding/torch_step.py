@@ -40,16 +40,11 @@ from linattn_models.attention.rotary import Rotation, rotate, rotation_by
 from linattn_models.attention.window_states import WindowSlots, continue_windows, step_windows
 from linattn_models.attention.windows import Window
 from linattn_models.basics.packing import Packing, last_of
+from linattn_models.layers.config import ACTIVATIONS
 from linattn_models.state import FixedState, WindowCache, zero_states
 
 # The dtype of matrices and of their products. Norms, sums, states and parameters are float32.
 _PRODUCTS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),
-    "relu": F.relu,
-    "silu": F.silu,
-}
 
 # From a layer's index, its queries, keys and values (R, E + 2 H_kv D), and its log_decay, (R, H_kv)
 # or (H_kv,) or None, to the attended values (R, E).
@@ -163,7 +158,7 @@ class TorchStep:
 
     def _layers(self, x: Tensor, attend: Attend) -> Tensor:
         """(R, E) -> (R, E); overwrites `x`."""
-        activation = _ACTIVATIONS[self.model.activation]
+        activation = ACTIVATIONS[self.model.activation]
         for index, layer in enumerate(self.model.layers):
             attended = partial(attend, index)
             if self.model.norm_first:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -24,25 +23,10 @@ from linattn_models.attention import (
 from linattn_models.attention.rotary import Rotation, frequencies_of
 from linattn_models.basics.initialization import bound_residual_stream, spread_queries_and_keys
 from linattn_models.basics.packing import Packing, last_of
-from linattn_models.layers.config import TransformerConfig
+from linattn_models.layers.config import ACTIVATIONS, TransformerConfig
 from linattn_models.state import Cursor, LayerState
 from linattn_models.weights import description
 
-
-def gelu_tanh(x: Tensor) -> Tensor:
-    """GELU's approximation by tanh."""
-    return F.gelu(x, approximate="tanh")
-
-
-# The activation of each `ffn` of the configuration.
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
-    "gelu_tanh": gelu_tanh,
-    "relu": F.relu,
-    "swiglu": F.silu,
-}
-# Their names in a `DecoderDescription`.
-_DESCRIBED = {F.gelu: "gelu", gelu_tanh: "gelu_tanh", F.relu: "relu", F.silu: "silu"}
 RMS_EPS, LAYER_EPS = 1e-6, 1e-5
 
 
@@ -78,10 +62,11 @@ class Block(nn.Module):
         self.norm2 = build_norm(config)
         self.expand = nn.Linear(config.embed_dim, config.ffn_dim, bias=config.bias)
         self.gate: nn.Linear | None = None
-        if config.ffn == "swiglu":
+        is_gated = config.ffn == "swiglu"
+        if is_gated:
             self.gate = nn.Linear(config.embed_dim, config.ffn_dim, bias=config.bias)
         self.contract = nn.Linear(config.ffn_dim, config.embed_dim, bias=config.bias)
-        self.activation = ACTIVATIONS[config.ffn]
+        self.activation = ACTIVATIONS["silu" if is_gated else config.ffn]
         self.norm_first = config.norm_first
         self.dropout = config.dropout
         self.rotary_base = config.rotary_base if config.rotary else None
@@ -187,13 +172,14 @@ class Block(nn.Module):
     def settings(self) -> dict[str, Any]:
         """The settings for a `DecoderDescription`; only for a block that `describe` accepts."""
         mixer = cast(LinearMixer, self.mixer)
+        names = (name for name, x in ACTIVATIONS.items() if x is self.activation)
         return {
             "num_heads": mixer.num_heads,
             "num_kv_heads": mixer.num_kv_heads,
             "head_dim": mixer.head_dim,
             "feature_map": mixer.feature_map.pointwise or "hedgehog",
             "eps": mixer.eps,
-            "activation": _DESCRIBED[self.activation],
+            "activation": next(names),
             "norm_first": self.norm_first,
             "rotary_frequencies": self._frequencies(),
             "window_size": mixer.window_size,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
+
+import torch.nn.functional as F
+from torch import Tensor
 
 from linattn_core.errors import expected
 from linattn_models.attention.config import Attention, Linear, Softmax, attention_config
@@ -24,6 +27,20 @@ from linattn_models.basics.validation import (
 
 FFNS = ("gelu", "gelu_tanh", "relu", "swiglu")
 NORMS = ("layer", "rms")
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """GELU's approximation by tanh."""
+    return F.gelu(x, approximate="tanh")
+
+
+# Activations, by their names in a `DecoderDescription`.
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": gelu_tanh,
+    "relu": F.relu,
+    "silu": F.silu,
+}
 
 
 @dataclass(frozen=True)
