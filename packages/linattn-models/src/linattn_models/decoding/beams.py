@@ -13,7 +13,7 @@ from linattn_models.decoding.prompts import Prompt
 from linattn_models.decoding.rows import Stepper, keep_within_room, read_prompt_rows
 from linattn_models.decoding.sampling import NanCheck
 from linattn_models.heads import Categorical, Head
-from linattn_models.heads.base import at_least_single
+from linattn_models.heads.base import log_probabilities
 
 
 class Hypotheses(NamedTuple):
@@ -91,11 +91,7 @@ class _Beam:
             (B * K,) the row that each continues; None if all have ended.
         """
         batch, width = self._sums.shape
-        logits = at_least_single(parameters)
-        # A logit of infinity is certain; log_softmax of it would be NaN.
-        log_probs = (
-            logits.clamp(max=torch.finfo(logits.dtype).max).log_softmax(-1).view(batch, width, -1)
-        )
+        log_probs = log_probabilities(parameters).view(batch, width, -1)
         best, token = self._best(log_probs)  # (B, K) each
         self._sums, self._counts = self._sums_of(log_probs, best, token)
         going = ~self._ended.gather(1, best)

@@ -16,7 +16,7 @@ from linattn_models.decoding.prompts import ENDLESS, read_prompt
 from linattn_models.decoding.sampling import Draws, SamplingParams, Settings
 from linattn_models.decoding.stopping import Stop, read_stop
 from linattn_models.heads import Categorical
-from linattn_models.heads.base import at_least_single
+from linattn_models.heads.base import log_probabilities
 from linattn_models.state import DecodingState, WindowCache, check_fits, check_parameters
 from linattn_models.weights.fingerprint import refuse_others
 
@@ -137,9 +137,7 @@ class Task:
         """The log-probabilities of tokens drawn from (N, P) parameters, if they are wanted."""
         if self.logprobs is None:
             return None
-        # A logit of infinity would make NaN.
-        logits = at_least_single(parameters[: len(tokens)])
-        logs = logits.clamp(max=torch.finfo(logits.dtype).max).log_softmax(-1)
+        logs = log_probabilities(parameters[: len(tokens)])
         places = torch.tensor(tokens, device=logs.device).unsqueeze(1)
         own = logs.gather(1, places).squeeze(1).tolist()
         most, likeliest = logs.topk(min(self.logprobs, logs.shape[1]))

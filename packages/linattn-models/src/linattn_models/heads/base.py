@@ -212,8 +212,18 @@ def invert(logits: Tensor, uniform: Tensor, temperature: Tensor) -> Tensor:
     end of an index's interval by at most half the largest relative error of a probability, and
     another index comes out only where `uniform` is between the old end and the new.
     """
-    logits = logits.clamp(max=torch.finfo(logits.dtype).max).double()  # inf - inf would be NaN
+    logits = _bounded(logits).double()
     weights = (logits - logits.amax(-1, keepdim=True)).div_(temperature.unsqueeze(-1)).exp_()
     sums = weights.cumsum(-1)
     reached = torch.searchsorted(sums, uniform.unsqueeze(-1) * sums[:, -1:], right=True)
     return reached.squeeze(-1).clamp_(max=logits.shape[-1] - 1)  # NaN is reached nowhere
+
+
+def log_probabilities(logits: Tensor) -> Tensor:
+    """log softmax(logits) over the last dimension, at least in float32."""
+    return _bounded(at_least_single(logits)).log_softmax(-1)
+
+
+def _bounded(logits: Tensor) -> Tensor:
+    """The logits, where an infinite one, which is certain, is the largest number: no inf - inf."""
+    return logits.clamp(max=torch.finfo(logits.dtype).max)
