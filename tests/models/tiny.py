@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from linattn_models import (
     AutoregressiveTransformer,
     Categorical,
+    DecodingState,
     Head,
     Linear,
     MixtureOfLogistics,
@@ -19,6 +20,7 @@ from linattn_models import (
     TransformerConfig,
 )
 from linattn_models.attention import Attention
+from linattn_models.state import KeyValueCache
 
 ATTENTIONS = ("linear", "softmax")
 STEPPING = (*ATTENTIONS, "windowed")
@@ -75,3 +77,30 @@ def seeded(seed: int = 0) -> torch.Generator:
 def greedy(model: Any, **options: Any) -> Any:
     """The likeliest tokens."""
     return model.generate(temperature=0.0, **options)
+
+
+def same_row(state: DecodingState, row: int, alone: DecodingState) -> None:
+    """A row of a state is the state of one sequence, as far as it can be seen."""
+    seen = int(alone.position)
+    assert int(state.cursor.rows(state.batch)[row]) == seen
+    for layer, own in zip(state.layers, alone.layers, strict=True):
+        for together, apart in zip(layer, own, strict=True):
+            part = slice(seen) if isinstance(layer, KeyValueCache) else slice(None)
+            torch.testing.assert_close(together[row, :, part], apart[0, :, part])
+
+
+def same_rows(state: DecodingState, other: DecodingState) -> None:
+    """Each row of a state is that of the other one, as far as it can be seen."""
+    for row, alone in enumerate(other.split(1)):
+        same_row(state, row, alone)
+
+
+class Loss(nn.Module):
+    """A model's loss as a module: DDP synchronizes where its own `forward` is called."""
+
+    def __init__(self, model: AutoregressiveTransformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *batch: Tensor) -> Tensor:
+        return self.model.loss(*batch)

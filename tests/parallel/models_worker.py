@@ -26,6 +26,7 @@ from linattn_models import (
 )
 from linattn_models.ctc import CTCTransformer, CTCTransformerConfig
 from linattn_models.parallel import ContextParallel, sum_gradients
+from tests.models.tiny import Loss
 
 MODELS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"attention": Linear()}, {"positions": "learned"}),
@@ -79,17 +80,6 @@ def check_loss(
     ours, wanted = gradients(part), gradients(whole)
     for name, gradient in wanted.items():
         assert_close(ours[name], gradient, rtol=1e-11, atol=1e-12)
-
-
-class Loss(torch.nn.Module):
-    """A model's loss as a module, because DistributedDataParallel sees `forward` alone."""
-
-    def __init__(self, model: AutoregressiveTransformer) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.model.loss(tokens)
 
 
 def check_updates(mesh: DeviceMesh, parallel: str) -> None:

@@ -10,13 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from linattn_models import DecodingState
 from linattn_models.basics.packing import Packing, last_of
-from linattn_models.state import KeyValueCache
 from tests.models.tiny import (
     MAX_LENGTH,
     STEPPING,
     random_tokens,
+    same_row,
     tiny_model,
     tiny_transformer,
 )
@@ -83,16 +82,6 @@ def test_each_row_is_itself_alone_and_goes_on_so(
             if new:
                 torch.testing.assert_close(last[row], outputs[0, -1])
         torch.testing.assert_close(same.layers, after.layers)
-
-
-def same_row(state: DecodingState, row: int, alone: DecodingState) -> None:
-    """A row of a state is the state of one sequence, as far as it can be seen."""
-    seen = int(alone.position)
-    assert int(state.cursor.rows(state.batch)[row]) == seen
-    for layer, own in zip(state.layers, alone.layers, strict=True):
-        for together, apart in zip(layer, own, strict=True):
-            part = slice(seen) if isinstance(layer, KeyValueCache) else slice(None)
-            torch.testing.assert_close(together[row, :, part], apart[0, :, part])
 
 
 @pytest.mark.parametrize("attention", ["linear", "softmax"])

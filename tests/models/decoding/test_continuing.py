@@ -17,19 +17,15 @@ from safetensors.torch import save_file
 
 from linattn_models import DecodingState, Linear, MixtureOfLogistics
 from linattn_models.attention import Attention
-from tests.models.tiny import STEPPING, ints, random_tokens, tiny_model, tiny_transformer, vectors
-
-
-def same(one: DecodingState, other: DecodingState) -> None:
-    """Equal up to the position of each row."""
-    assert torch.equal(torch.as_tensor(one.position), torch.as_tensor(other.position))
-    for mine, theirs in zip(one.layers, other.layers, strict=True):
-        for a, b in zip(mine, theirs, strict=True):
-            if hasattr(mine, "keys"):
-                for row, position in enumerate(one.cursor.rows(one.batch)):
-                    torch.testing.assert_close(a[row, :, :position], b[row, :, :position])
-            else:
-                torch.testing.assert_close(a, b)
+from tests.models.tiny import (
+    STEPPING,
+    ints,
+    random_tokens,
+    same_rows,
+    tiny_model,
+    tiny_transformer,
+    vectors,
+)
 
 
 def test_cat_and_split_are_inverse(attention: str) -> None:
@@ -41,7 +37,7 @@ def test_cat_and_split_are_inverse(attention: str) -> None:
         assert joined.batch == 3 and joined.max_length == 9
         assert torch.equal(joined.cursor.rows(3), torch.tensor([4, 2, 6]))
         for part, whole in zip(joined.split([2, 1]), (one, other), strict=True):
-            same(part, whole)
+            same_rows(part, whole)
             assert part.parameters is not None and whole.parameters is not None
             assert torch.equal(part.parameters, whole.parameters)
         token = random_tokens(model, 3, 1)[:, 0]
@@ -96,8 +92,8 @@ def test_a_saved_state_goes_on_the_same(attention: str, head: Any, tmp_path: Pat
         _, state = model.prefill(inputs, torch.tensor([5, 0, 2]), max_length=9)
         state.save(tmp_path / "state.safetensors")
         loaded = DecodingState.load(str(tmp_path / "state.safetensors"), device="cpu")
-        same(loaded, state)
-        same(DecodingState.from_bytes(state.to_bytes()), state)
+        same_rows(loaded, state)
+        same_rows(DecodingState.from_bytes(state.to_bytes()), state)
         assert loaded.max_length == state.max_length and loaded.nbytes == state.nbytes
         assert (loaded.parameters is None) == is_vectors
         first, _ = model.prefill(inputs[:, :2], state=loaded)

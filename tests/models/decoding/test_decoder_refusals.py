@@ -27,8 +27,9 @@ def test_dropout_in_training_mode_refuses_generation_and_leaves_decoders_alone(
 ) -> None:
     model = model_of(dropout=0.5).train().to(compiled.device)
     decoder = compiled.decoder(model)
-    with pytest.raises(ValueError, match="eval"):
-        model.generate(decoder=decoder)
+    for each in (decoder, "eager"):
+        with pytest.raises(ValueError, match="eval"):
+            model.generate(decoder=each)
     tokens = compiled.tokens(model, 2, 4)
     actual = forced(decoder, tokens)
     close(actual, model.eval()(tokens).detach())

@@ -116,13 +116,6 @@ def test_refuses_before_drawing(fields: dict[str, Any], name: str) -> None:
         model.stream(**fields)  # at the call, before the first token is asked for
 
 
-def test_refuses_to_draw_under_dropout() -> None:
-    model = tiny_model(dropout=0.1).train()
-    with pytest.raises(ValueError, match="eval"):
-        model.generate()
-    assert model.eval().generate().shape == (1, MAX_LENGTH)
-
-
 def test_refuses_a_generator_of_another_device() -> None:
     model = tiny_model().to("meta")
     with pytest.raises(ValueError, match="generator"):

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, distributed, multiprocessing, nn
+from torch import distributed, multiprocessing
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from linattn_lab.script import end_process_group
-from linattn_models import AutoregressiveTransformer, load, save
-from tests.models.tiny import ints, random_tokens, tiny_model, tiny_transformer
+from linattn_models import load, save
+from tests.models.tiny import Loss, ints, random_tokens, tiny_model, tiny_transformer
 
 pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped module:UserWarning")
 
@@ -32,17 +32,6 @@ def shard_layers(model: Any) -> Any:
     for module in (*model.transformer.blocks, model):
         fully_shard(module)
     return model
-
-
-class Loss(nn.Module):
-    """The wrapper that the guide shows: DDP synchronizes where its own forward is called."""
-
-    def __init__(self, model: AutoregressiveTransformer) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, *batch: Tensor) -> Tensor:
-        return self.model.loss(*batch)
 
 
 def as_one_of_two(rank: int, folder: Path) -> None:
