@@ -74,7 +74,7 @@ class Flags:
 def main() -> None:
     """Trains what is not trained yet, draws, prints the table, and publishes a copy."""
     presets: dict[str, Flags] = {name: Flags(name, recipe()) for name, recipe in PRESETS.items()}
-    flags = preset_flags(presets, "laptop", description=__doc__)
+    flags = preset_flags(presets, description=__doc__)
     require_one_process()
     require_at_least(flags, {"seeds": 1, "rounds": 1})
     flags.recipe.training.config()  # refused before a folder is made

@@ -25,7 +25,7 @@ import tyro
 from copying.presets import PRESETS, Attention, PresetName, Recipe
 from copying.training import APP, train_model
 from linattn_lab.script import preset_flags, run_script
-from linattn_lab.tables import decimals
+from linattn_lab.tables import decimals, training_cost
 from linattn_models.training import is_main_process
 
 
@@ -51,7 +51,7 @@ class Flags:
 def main() -> None:
     """Trains, and measures on held-out sequences."""
     presets: dict[str, Flags] = {name: Flags(name, recipe()) for name, recipe in PRESETS.items()}
-    flags = preset_flags(presets, "laptop", description=__doc__)
+    flags = preset_flags(presets, description=__doc__)
     out = flags.out or Path("runs", APP, f"{flags.attention}-{flags.preset}")
     summary = train_model(flags.recipe, flags.attention, flags.preset, out, flags.resume)
     if is_main_process():
@@ -65,8 +65,7 @@ def report(summary: dict[str, Any], out: Path) -> None:
     print(f"  {decimals(metrics['loss'], 5)} nats per copied symbol on held-out sequences")
     print(f"  {metrics['accuracy']:.2%} of symbols right,", end=" ")
     print(f"{metrics['sequence_accuracy']:.1%} of copies without an error")
-    print(f"  {summary['parameters']:,} parameters, {summary['steps']:,} steps,", end=" ")
-    print(f"{summary['train_seconds']:.0f} s of training")
+    print(f"  {training_cost(summary)}")
 
 
 if __name__ == "__main__":

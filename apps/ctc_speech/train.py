@@ -22,6 +22,7 @@ from typing import Any, get_args
 
 from linattn_core.errors import expected
 from linattn_lab.script import peek_flag, preset_flags, require_at_least, run_script
+from linattn_lab.tables import training_cost
 from linattn_models.training import is_main_process, main_process_first
 from speech.corpora import CorpusFlags
 from speech.models import APP
@@ -55,7 +56,7 @@ def main() -> None:
     presets: dict[str, Flags] = {
         name: Flags(**vars(preset(attention))) for name, preset in PRESETS.items()
     }
-    flags = preset_flags(presets, "laptop", description=__doc__)
+    flags = preset_flags(presets, description=__doc__)
     require_at_least(flags, {"batch_frames": 1, "max_frames": 1, "utterances": 1, "chunk": 0})
     if flags.chunk and flags.attention.startswith("lsh"):
         wanted = "linear, softmax or lstm beside --chunk"
@@ -79,9 +80,7 @@ def report(summary: dict[str, Any], out: Path) -> None:
         print(f"  {line}")
     dev = metrics[f"dev_{name_rate(summary['errors'].noun)}"]
     print(f"  {dev:.2%} wrong on the dev set")
-    print(f"  {summary['parameters']:,} parameters, {summary['steps']:,} steps,", end=" ")
-    print(f"{summary['train_seconds']:.0f} s of training,", end=" ")
-    print(f"{metrics['seconds_per_epoch']:.1f} s per epoch")
+    print(f"  {training_cost(summary)}, {metrics['seconds_per_epoch']:.1f} s per epoch")
 
 
 if __name__ == "__main__":

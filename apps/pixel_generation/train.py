@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from linattn_lab.script import peek_flag, preset_flags, require_at_least, run_script
-from linattn_lab.tables import decimals
+from linattn_lab.tables import decimals, training_cost
 from linattn_models.training import is_main_process
 from pixels.datasets import FolderSettings, load, require_dataset
 from pixels.models import APP
@@ -61,7 +61,7 @@ def main() -> None:
     """Trains, evaluates the test images, draws."""
     dataset = require_dataset(peek_flag("dataset", "digits"))
     presets = {name: Flags(**vars(preset(dataset))) for name, preset in PRESETS.items()}
-    flags = preset_flags(presets, "laptop", description=__doc__)
+    flags = preset_flags(presets, description=__doc__)
     require_at_least(flags, {"validation_images": 1, "test_images": 1})
     images = load(flags.dataset, flags.data_dir, download=flags.download, settings=flags.settings)
     out = flags.run_folder()
@@ -80,8 +80,7 @@ def report(summary: dict[str, Any], out: Path) -> None:
     print(f"  {tested} bits/dim on {metrics['test_images']} test images")
     print(f"  {validated} bits/dim on the validation images")
     print(f"  {metrics['independent_pixels_bits_per_dim']:.3f} bits/dim if pixels were independent")
-    print(f"  {summary['parameters']:,} parameters, {summary['steps']:,} steps,", end=" ")
-    print(f"{summary['train_seconds']:.0f} s of training")
+    print(f"  {training_cost(summary)}")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from language.presets import PRESETS, RECOMMENDED, Attention, PresetName, Recipe
 from language.tokens import name_dataset, read_tokens
 from language.training import APP, train_model
 from linattn_lab.script import preset_flags, run_script
-from linattn_lab.tables import decimals
+from linattn_lab.tables import decimals, training_cost
 from linattn_models.training import is_main_process
 
 
@@ -58,7 +58,7 @@ class Flags:
 def main() -> None:
     """Trains, and measures on held-out text."""
     presets: dict[str, Flags] = {name: Flags(name, recipe()) for name, recipe in PRESETS.items()}
-    flags = preset_flags(presets, "laptop", description=__doc__)
+    flags = preset_flags(presets, description=__doc__)
     flags.recipe.training.config()  # refused before files are read
     dataset = name_dataset(flags.data)
     out = flags.out or Path("runs", APP, f"{dataset}-{flags.attention}-{flags.preset}")
@@ -83,8 +83,7 @@ def report(summary: dict[str, Any], out: Path) -> None:
     nats, bits = (decimals(metrics[name], 3) for name in ("loss", "bits_per_byte"))
     print(f"  {nats} nats per held-out token, {bits} bits per byte,")
     print(f"  {metrics['accuracy']:.1%} of tokens right")
-    print(f"  {summary['parameters']:,} parameters, {summary['steps']:,} steps,", end=" ")
-    print(f"{summary['train_seconds']:.0f} s of training")
+    print(f"  {training_cost(summary)}")
 
 
 if __name__ == "__main__":

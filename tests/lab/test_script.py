@@ -27,7 +27,7 @@ from linattn_models.training import TrainingFlags
 
 @dataclasses.dataclass(frozen=True)
 class Flags:
-    preset: Literal["smoke", "paper"]
+    preset: Literal["smoke", "laptop"]
     training: Annotated[TrainingFlags, tyro.conf.arg(name="")]
     out: Path | None = None
     """Where it goes."""
@@ -45,16 +45,16 @@ class Outer:
 
 PRESETS = {
     "smoke": Flags("smoke", TrainingFlags(steps=20, batch_size=2)),
-    "paper": Flags("paper", TrainingFlags(steps=777, batch_size=64)),
+    "laptop": Flags("laptop", TrainingFlags(steps=777, batch_size=64)),
 }
 
 
 def parse(*args: str) -> Flags:
-    return preset_flags(PRESETS, "paper", description="Trains.", args=args)
+    return preset_flags(PRESETS, description="Trains.", args=args)
 
 
 def test_flags_override_the_preset_that_is_named() -> None:
-    assert parse() == PRESETS["paper"]
+    assert parse() == PRESETS["laptop"]
     for named in (("--preset", "smoke"), ("--preset=smoke",)):
         flags = parse("--steps", "7", *named, "--out", "there")
         training = TrainingFlags(steps=7, batch_size=2)

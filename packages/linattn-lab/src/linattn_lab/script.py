@@ -22,6 +22,7 @@ from linattn_core.errors import expected
 from linattn_models.basics.memory import lacks_memory
 
 DEBUG_VARIABLE = "LINATTN_DEBUG"
+DEFAULT_PRESET = "laptop"
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 EXIT_CLOSED_OUTPUT = 141  # as of a program that SIGPIPE ends
@@ -37,7 +38,6 @@ Flags = TypeVar("Flags")
 
 def preset_flags(
     presets: Mapping[str, Flags],
-    default: str,
     *,
     description: str | None,
     args: Sequence[str] | None = None,
@@ -46,16 +46,17 @@ def preset_flags(
 
     Args:
         presets: by name, dataclasses with a field `preset`, a Literal of the names; their values
-            are the flags' defaults.
-        default: the preset that is used without `--preset`.
+            are the flags' defaults. Without `--preset`, that of "laptop".
         description: the first text of `--help`.
         args: the command line without the program; None takes that of this process.
 
     Raises:
         SystemExit: as `parse_flags`.
     """
-    name = peek_flag("preset", default, args)
-    flags = presets.get(name, presets[default])  # of an unknown name, tyro lists the known ones
+    name = peek_flag("preset", DEFAULT_PRESET, args)
+    flags = presets.get(
+        name, presets[DEFAULT_PRESET]
+    )  # of an unknown name, tyro lists the known ones
     return parse_flags(type(flags), description=description, default=flags, args=args)
 
 

@@ -75,6 +75,12 @@ def figure(value: float | None) -> str:
     return f"{value:,.0f}" if large else f"{value:#.3g}".rstrip(".")
 
 
+def training_cost(summary: Mapping[str, Any]) -> str:
+    """The sizes and the time of a training, from its `summary.json`."""
+    sizes = f"{summary['parameters']:,} parameters, {summary['steps']:,} steps"
+    return f"{sizes}, {summary['train_seconds']:.0f} s of training"
+
+
 def decimals(value: float | None, places: int) -> str:
     """A number with so many decimals; "-" for None, which stands for what is not finite."""
     return "-" if value is None else f"{value:.{places}f}"
