@@ -85,12 +85,12 @@ def build_recognizer(name: str, settings: Settings, streams: bool = False) -> Re
         return CTCTransformer(streaming).to(settings.device)
 
 
-def spread_lengths(batch: int = BATCH, batches: int = BATCHES) -> list[list[int]]:
+def spread_lengths() -> list[list[int]]:
     """Batches of an epoch: the lengths of WSJ are spread as the square of an even spread."""
-    count = batch * batches
+    count = BATCH * BATCHES
     lengths = [round(LONGEST * ((place + 0.5) / count) ** 2) for place in range(count)]
     lengths = [max(length, FRAMES_PER_PHONE) for length in lengths]
-    return [lengths[begin : begin + batch] for begin in range(0, count, batch)]
+    return [lengths[begin : begin + BATCH] for begin in range(0, count, BATCH)]
 
 
 def make_batch(lengths: Sequence[int], device: Device) -> Batch:

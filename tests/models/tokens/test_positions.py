@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from linattn_models.tokens.positions import Positions, sinusoids
+from linattn_models.tokens.positions import STD, Positions, sinusoids
 
 
 @pytest.mark.parametrize("embed_dim", [1, 6, 7])
@@ -28,11 +28,11 @@ KINDS = [("learned", 9), ("sinusoidal", 9), ("sinusoidal", None), ("sinusoidal",
 def test_one_position_and_each_rows_own_are_rows_of_the_whole(
     kind: str, max_length: int | None
 ) -> None:
-    positions = Positions(kind, max_length, 6, std=0.5)
+    positions = Positions(kind, max_length, 6)
     zeros = torch.zeros(2, 9, 6)
     whole = positions(zeros)[0]
     if kind == "sinusoidal":
-        torch.testing.assert_close(whole, sinusoids(9, 6) * 0.5 * math.sqrt(2))
+        torch.testing.assert_close(whole, sinusoids(9, 6) * STD * math.sqrt(2))
     assert torch.equal(positions.at(zeros[:, 0], 5)[1], whole[5])
     each = torch.tensor([3, 8])
     assert torch.equal(positions.at(zeros[:, 0], each), whole[each])
@@ -45,18 +45,18 @@ def test_one_position_and_each_rows_own_are_rows_of_the_whole(
 
 
 @pytest.mark.parametrize("kind", ["learned", "sinusoidal"])
-def test_entries_have_the_asked_root_mean_square(kind: str) -> None:
-    positions = Positions(kind, 500, 64, std=0.5)
+def test_entries_have_the_documented_root_mean_square(kind: str) -> None:
+    positions = Positions(kind, 500, 64)
     rms = positions(torch.zeros(1, 500, 64)).square().mean().sqrt().item()
-    assert rms == pytest.approx(0.5, rel=0.02)
+    assert rms == pytest.approx(STD, rel=0.02)
 
 
 def test_a_learned_table_ends() -> None:
-    assert Positions("learned", 4, 2, std=1.0).limit == 4
+    assert Positions("learned", 4, 2).limit == 4
     with pytest.raises(ValueError, match="max_length"):
-        Positions("learned", None, 2, std=1.0)
+        Positions("learned", None, 2)
 
 
 def test_unknown_kinds_are_refused() -> None:
     with pytest.raises(ValueError, match="got 'learnt'; did you mean 'learned'"):
-        Positions("learnt", 4, 2, std=1.0)
+        Positions("learnt", 4, 2)

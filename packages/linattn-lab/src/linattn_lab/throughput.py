@@ -66,7 +66,6 @@ def generation_throughput(
     method: str = "auto",
     decoder: str | CompiledDecoder = "auto",
     steps: int | None = None,
-    seed: int = 0,
 ) -> Throughput:
     """Times `generate` for `batch` sequences side by side, after a warm-up.
 
@@ -80,7 +79,6 @@ def generation_throughput(
         method, decoder: as for `generate`.
         steps: how many positions to time, spread over the sequence; the others are interpolated.
             None generates whole sequences and times every position.
-        seed: the seed of the drawn tokens.
 
     Raises:
         ValueError: wrong arguments.
@@ -95,7 +93,7 @@ def generation_throughput(
     length = read_prompt(model, batch, length=length).length
     chosen = choose_decoder(model, method, decoder, length, length)  # packed once, not timed
     decoder = chosen or "eager"
-    generator = torch.Generator(model.device).manual_seed(seed)
+    generator = torch.Generator(model.device).manual_seed(0)
     generation = _Generation(model, batch, length, method, decoder, generator)
     if steps is None:
         timed = generation.every_position()

@@ -161,7 +161,7 @@ class Lsh(Attention):
 
     def __post_init__(self) -> None:
         fields_at_least(self, 1, "rounds", "chunk")
-        object.__setattr__(self, "buckets", hash_buckets("buckets", self.buckets))
+        object.__setattr__(self, "buckets", hash_buckets(self.buckets))
         _check_size("rounds * buckets", self.rounds * self.buckets)
         _check_size("chunk", self.chunk)
 

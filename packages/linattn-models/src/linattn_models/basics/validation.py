@@ -66,14 +66,14 @@ def fields_at_least(record: object, lowest: int, *names: str) -> None:
         object.__setattr__(record, name, at_least(name, getattr(record, name), lowest))
 
 
-def hash_buckets(name: str, value: object) -> int:
+def hash_buckets(value: object) -> int:
     """The value as an int; refuses anything but 1 or an even number.
 
     A direction and its opposite are two buckets.
     """
     number = as_int(value)
     if number is None or number < 1 or (number > 1 and number % 2):
-        raise ValueError(expected(name, "1 or an even number of buckets", quote(value)))
+        raise ValueError(expected("buckets", "1 or an even number of buckets", quote(value)))
     return number
 
 

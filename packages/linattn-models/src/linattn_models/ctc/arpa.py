@@ -47,7 +47,7 @@ def read_arpa(path: Path) -> dict[Words, Entry]:
     except UnicodeDecodeError as error:
         raise ValueError(expected(str(path), "an ARPA file in UTF-8", error)) from None
     reader = _Reader(path, lines)
-    reader.skip_to("\\data\\")
+    reader.skip_comments()
     counts = reader.counts()
     entries: dict[Words, Entry] = {}
     for order, count in enumerate(counts, start=1):
@@ -85,11 +85,11 @@ class _Reader:
         advice = "the ARPA file is damaged"
         return ValueError(expected(f"{self.path}, line {self.number}", wanted, got, advice))
 
-    def skip_to(self, wanted: str) -> None:
+    def skip_comments(self) -> None:
         """Skips the comments that may come before the data."""
-        while self.next() != wanted:
+        while self.next() != "\\data\\":
             if not self.line:
-                raise self.damage_error(wanted)
+                raise self.damage_error("\\data\\")
 
     def counts(self) -> list[int]:
         """The numbers of n-grams of order 1, 2, ...; the line after them is read again next."""

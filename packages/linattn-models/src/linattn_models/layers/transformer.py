@@ -125,21 +125,14 @@ class Transformer(nn.Module):
         layers = [block.cross for block in self._layers]
         return tuple(x.sums(memory, key_lengths, attn_mask) for x in layers if x is not None)
 
-    def initial_state(
-        self,
-        batch: int,
-        *,
-        max_length: int | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> DecodingState:
-        """The state before the first position.
+    def initial_state(self, batch: int, *, max_length: int | None = None) -> DecodingState:
+        """The state before the first position, for inputs of the weights' device and dtype.
+
+        Inside autocast, it is that of inputs of autocast's dtype.
 
         Args:
             batch: B, sequences decoded side by side.
             max_length: positions to allocate; softmax needs it, linear does not.
-            device, dtype: of the inputs; by default those of the weights (inside autocast, its
-                dtype).
 
         Raises:
             ValueError: a model that is not causal, softmax without `max_length`, or attention that
@@ -150,13 +143,9 @@ class Transformer(nn.Module):
         if max_length is not None:
             max_length = at_least("max_length", max_length, 1)
         weight = self.norm.weight
-        where = weight.device if device is None else torch.device(device)
-        layers = tuple(
-            block.mixer.initial_state(
-                batch, max_length, where, _compute_dtype(weight) if dtype is None else dtype
-            )
-            for block in self._layers
-        )
+        dtype = autocast_dtype(weight.device.type) or weight.dtype
+        sizes = batch, max_length, weight.device, dtype
+        layers = tuple(block.mixer.initial_state(*sizes) for block in self._layers)
         return DecodingState(layers, START, max_length)
 
     @needs_whole
@@ -276,7 +265,7 @@ class Transformer(nn.Module):
         Cost: for linear attention the same at every position, for softmax O(position).
         """
         self._check_steps("step")
-        self._check_single("step")
+        self._check_single()
         self.check_hooks()
         check_vectors(x, self.config.embed_dim)
         check_layers(state, len(self.blocks))
@@ -294,7 +283,7 @@ class Transformer(nn.Module):
         except (AttributeError, RuntimeError, TypeError, ValueError):
             self.check_state(state)  # only now, because it takes about as long as a step
             raise
-        state = DecodingState(tuple(layers), cursor.advance(), state.max_length)
+        state = DecodingState(tuple(layers), cursor.after(1, None), state.max_length)
         return cast(Tensor, self.norm(x)), state
 
     def rotation(
@@ -412,10 +401,10 @@ class Transformer(nn.Module):
             raise ValueError(expected("state", wanted, state.position, advice))
         return state if max_length is None else state.with_room(max_length)
 
-    def _check_single(self, what: str) -> None:
+    def _check_single(self) -> None:
         if self.config.causal_block > 1:
             raise ValueError(
-                f"A transformer with causal_block={self.config.causal_block} cannot {what}: "
+                f"A transformer with causal_block={self.config.causal_block} cannot step: "
                 "a position sees its block whole, so call prefill(x, state=state) on whole blocks."
             )
 
@@ -428,8 +417,3 @@ class Transformer(nn.Module):
         reason = cast(Attention, self.config.attention).cannot_step
         if reason:
             raise ValueError(reason)
-
-
-def _compute_dtype(weight: Tensor) -> torch.dtype:
-    """The dtype of keys and values: that of the weights; inside autocast, autocast's dtype."""
-    return autocast_dtype(weight.device.type) or weight.dtype

@@ -48,10 +48,6 @@ class Cursor:
             return self.position.to(device)
         return torch.full((), self.position, dtype=torch.int64, device=device)
 
-    def advance(self) -> Cursor:
-        """The cursor one position later."""
-        return Cursor(self.position + 1, self.furthest + 1)
-
     def index_select(self, indices: Tensor) -> Cursor:
         """The cursor of the rows `indices`."""
         if not isinstance(self.position, Tensor):

@@ -13,6 +13,9 @@ from linattn_models.basics.validation import one_of
 POSITIONS = ("learned", "sinusoidal", "rotary", "none")
 # What adds no vectors: "rotary" turns queries and keys inside the blocks.
 WITHOUT_VECTORS = ("rotary", "none")
+# Root mean square of the initial vectors, also of tokens: small, so that early updates can change
+# them a lot.
+STD = 0.02
 # The fewest rows of a table that is made for a compiled decoder.
 _FEWEST_ROWS = 1024
 
@@ -26,12 +29,11 @@ class Positions(nn.Module):
         max_length: rows of the table. With "sinusoidal" the table is saved with the model, and
             vectors of later positions are computed when needed. None for no table.
         embed_dim: E.
-        std: root mean square of the initial entries.
     """
 
     table: Tensor  # (max_length, E); None where there is none
 
-    def __init__(self, kind: str, max_length: int | None, embed_dim: int, std: float) -> None:
+    def __init__(self, kind: str, max_length: int | None, embed_dim: int) -> None:
         super().__init__()
         one_of("positions", kind, POSITIONS)
         if kind == "learned" and max_length is None:
@@ -40,10 +42,10 @@ class Positions(nn.Module):
         self.kind = kind
         self.embed_dim = embed_dim
         # Entries of sines and cosines have a root mean square of sqrt(1/2).
-        self.scale = std * math.sqrt(2)
+        self.scale = STD * math.sqrt(2)
         self._computed: Tensor | None = None
         if kind == "learned" and max_length is not None:
-            self.table = nn.Parameter(torch.randn(max_length, embed_dim) * std)
+            self.table = nn.Parameter(torch.randn(max_length, embed_dim) * STD)
         elif kind == "sinusoidal" and max_length is not None:
             self.register_buffer("table", sinusoids(max_length, embed_dim) * self.scale)
         else:

@@ -22,7 +22,7 @@ from linattn_models.layers.transformer import Memory, Transformer
 from linattn_models.state import NOTHING, DecodingState, check_fits, check_layers, remember
 from linattn_models.tokens.likelihood import log_probs_under, mean_loss
 from linattn_models.tokens.positions import Positions
-from linattn_models.tokens.token_transformer import STD, TokenTransformer, embedding_of
+from linattn_models.tokens.token_transformer import TokenTransformer, embedding_of
 from linattn_models.weights.sharded import needs_whole
 
 
@@ -66,7 +66,7 @@ class Seq2SeqTransformer(TokenTransformer):
         self.source_tokens = Categorical(source_vocabulary)
         self.source_embedding = embedding_of(self.source_tokens.levels, encoder.embed_dim)
         self.add_tokens(decoder, head, max_length, positions)
-        self.source_positions = Positions(positions, self.max_length, encoder.embed_dim, std=STD)
+        self.source_positions = Positions(positions, self.max_length, encoder.embed_dim)
         self.encoder = Transformer(encoder)
         self.transformer = Transformer(decoder)
         self.add_output()

@@ -30,13 +30,10 @@ from linattn_models.state import (
     known_parameters,
     remember,
 )
-from linattn_models.tokens.positions import Positions
+from linattn_models.tokens.positions import STD, Positions
 from linattn_models.weights.fingerprint import check_weights, compute_fingerprint
 from linattn_models.weights.sharded import needs_whole
 from linattn_models.weights.tied import TiedLinear
-
-# Standard deviation of the initial vectors: small, so that early updates can change them a lot.
-STD = 0.02
 
 
 class TokenTransformer(TokenModel, nn.Module):
@@ -77,7 +74,7 @@ class TokenTransformer(TokenModel, nn.Module):
         self.embeddings = nn.ModuleList(
             embedding_of(self.head.levels, embed_dim) for _ in range(self.head.channels)
         )
-        self.positions = Positions(positions, max_length, embed_dim, std=STD)
+        self.positions = Positions(positions, max_length, embed_dim)
 
     def add_output(self) -> None:
         """Makes the linear layer that gives the head its parameters."""

@@ -118,7 +118,7 @@ def draw_rotations(
         (rounds, heads, head_dim, buckets // 2) float32, normally distributed.
     """
     rounds = at_least("rounds", rounds, 1)
-    buckets = hash_buckets("buckets", buckets)
+    buckets = hash_buckets(buckets)
     shape = (rounds, heads, head_dim, buckets // 2)
     return torch.randn(shape, generator=generator, device=device)
 
