@@ -28,7 +28,7 @@ from linattn_core.errors import expected
 from linattn_lab.machine import Limits, describe_machine, measure_limits
 from linattn_lab.processes import HOUR, run_apart
 from linattn_lab.script import require_at_least
-from linattn_lab.store import new_record
+from linattn_lab.store import current_commit, new_record
 from linattn_lab.timing import NotMeasured
 
 RESULTS = Path("docs") / "results"
@@ -84,6 +84,7 @@ def _measure_all(
     machine = describe_machine(settings.device, settings.threads)
     limits = isolated_limits(settings)
     records: dict[str, Results] = {}
+    commit = current_commit()
     faults = 0
     with tqdm(cases, unit="case", disable=None) as bar:
         for case in bar:
@@ -94,7 +95,7 @@ def _measure_all(
                 tqdm.write(fault, file=sys.stderr)
             earlier = records[case.theme].results if case.theme in records else {}
             results = {**earlier, case.name: result}
-            records[case.theme] = record = new_record(command, machine, results, limits)
+            records[case.theme] = record = new_record(command, commit, machine, results, limits)
             if folder is not None:
                 write_results(folder, case.theme, record, order)
     for theme, record in records.items():

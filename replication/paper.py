@@ -159,6 +159,11 @@ def show_verdicts(claims: Sequence[Claim], evidence: list[Evidence]) -> str:
 
 def publish(evidence: Evidence, folder: Path) -> None:
     """Keeps a record for the report, and pictures of models that were trained long enough."""
+    same = (evidence.experiment, evidence.device)
+    dates = [x.record.date for x in read_evidence(FOLDER) if (x.experiment, x.device) == same]
+    if dates and dates[0] > evidence.record.date:
+        print(f"{evidence.experiment}: kept is what was measured later, on {dates[0]}.")
+        return
     add_record(record_file(FOLDER.parent, FOLDER.name, evidence.device), evidence.record)
     name = evidence.experiment
     for attention, run in find_trainings(folder / name).items():

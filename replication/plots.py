@@ -12,10 +12,10 @@ import numpy as np
 
 from linattn_lab.plots import Panel, Points, plot_panels, points
 from linattn_lab.seeds import average_curves
-from replication.claims import CLAIMS, divide, paper_number
+from replication.claims import CLAIMS, FEW_UPDATES, divide, paper_number
 from replication.fits import PAPER_UPDATES, WARM, fit_before_decay
 from replication.readers import BEST
-from replication.records import Evidence
+from replication.records import Evidence, latest
 
 RIVALS = {"softmax": "softmax that reruns", "stateful-softmax": "softmax with a cache"}
 LINEAR_TIME = re.compile(r"linear/(\d+)/(\d+)/seconds")
@@ -27,7 +27,7 @@ ORDER = ("linear", "softmax", "lsh-1", "lsh-4", "lstm")
 def draw_plots(evidence: list[Evidence], folder: Path) -> list[Path]:
     """Draws what was measured; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
-    known = {each.experiment: each for each in evidence}
+    known = latest(evidence)
     errors, bits = "phoneme_error_rate", "bits_per_dim"
     pictures = {
         "speedup": [speedup_panel(known, rival) for rival in RIVALS],
@@ -116,7 +116,8 @@ def learning_panel(
 def extrapolated_panel(known: dict[str, Evidence], title: str) -> Panel:
     """The curve of the paper's MNIST model, the power law through it, and where the paper ended."""
     curves: dict[str, Points] = {}
-    if each := known.get("mnist-shape"):
+    each = known.get("mnist-shape")
+    if each and each.figures["updates"] >= FEW_UPDATES:
         curve = points(each.measurement.curves["mnist-shape"], "bits_per_dim", split="eval")
         last, law = max(x for x, _ in curve), fit_before_decay(curve)
         to_come = [(x, law(x)) for x in np.geomspace(WARM * last, PAPER_UPDATES, 40)]

@@ -36,8 +36,18 @@ def read_run(folder: Path) -> Figures:
 
 def trained_seconds(folder: Path) -> float:
     """The seconds of all updates in a folder, also of those before an interruption."""
-    runs = (RunFolder(file.parent) for file in folder.rglob("summary.json"))
-    return float(sum(run.summary()["train_seconds"] for run in runs))
+    return float(sum(summary["train_seconds"] for summary in read_summaries(folder)))
+
+
+def trained_commits(folder: Path) -> str:
+    """The commits of all trainings in a folder, which earlier commands may have made."""
+    commits = (summary["environment"]["commit"] for summary in read_summaries(folder))
+    return ", ".join(sorted({(each or "unknown")[:7] for each in commits}))
+
+
+def read_summaries(folder: Path) -> list[dict[str, Any]]:
+    """The summaries of all trainings in a folder."""
+    return [RunFolder(file.parent).summary() for file in sorted(folder.rglob("summary.json"))]
 
 
 def read_beside_cpu(folder: Path, cpu: Path, *others: Path) -> Figures:

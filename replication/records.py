@@ -72,15 +72,22 @@ def read_evidence(folder: Path = FOLDER) -> list[Evidence]:
     return [Evidence(name, record) for record in records for name in record.results]
 
 
+def latest(evidence: list[Evidence]) -> dict[str, Evidence]:
+    """The latest measurement of each experiment; of one day, that on a GPU."""
+    ordered = sorted(evidence, key=lambda x: (x.record.date, DEVICES.index(x.device)))
+    return {each.experiment: each for each in ordered}
+
+
 def figures_of(evidence: list[Evidence], experiment: str) -> Mapping[str, float]:
     """The figures of an experiment; none where it was not run."""
-    return next((each.figures for each in evidence if each.experiment == experiment), {})
+    each = latest(evidence).get(experiment)
+    return each.figures if each else {}
 
 
 def describe_experiments(evidence: list[Evidence], *names: str) -> str:
     """A sentence on when and where experiments were measured."""
-    records = [each.record for name in names for each in evidence if each.experiment == name]
-    return describe_records(records, evidence)
+    known = latest(evidence)
+    return describe_records([known[name].record for name in names if name in known], evidence)
 
 
 def describe_records(records: Iterable[Record[Any]], evidence: list[Evidence]) -> str:

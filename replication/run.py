@@ -14,10 +14,16 @@ import torch
 from linattn_core.errors import expected
 from linattn_lab.machine import Device, describe_machine
 from linattn_lab.processes import wait_for
-from linattn_lab.store import Record, add_record, new_record, record_file
+from linattn_lab.store import Record, add_record, current_commit, new_record, record_file
 from linattn_models.training import RunFolder
 from replication.experiments import ROOT, Experiment, Preset, data_folder
-from replication.readers import read_beside_cpu, read_curves, read_run, trained_seconds
+from replication.readers import (
+    read_beside_cpu,
+    read_curves,
+    read_run,
+    trained_commits,
+    trained_seconds,
+)
 from replication.records import Measurement
 
 LOG = "output.log"
@@ -27,10 +33,11 @@ LAST_WORDS = 300  # characters of a failed command's last line
 def run_experiment(experiment: Experiment, preset: Preset, folder: Path) -> Record[Measurement]:
     """Runs or continues an experiment in the folder of a preset's runs, and records it there."""
     name, device, started = experiment.name, experiment.device(preset), time.monotonic()
-    error, trained = "", 0.0
+    error, trained, commit = "", 0.0, current_commit()
     try:
         figures, curves = measure(experiment, preset, folder)
         trained = trained_seconds(folder / name)
+        commit = trained_commits(folder / name) or commit
     except Exception as fault:  # noqa: BLE001 (a reader meets any; the other experiments go on)
         figures, curves, error = {}, {}, f"{type(fault).__name__}: {fault}"
     seconds = max(time.monotonic() - started, trained)
@@ -38,7 +45,7 @@ def run_experiment(experiment: Experiment, preset: Preset, folder: Path) -> Reco
         preset=preset, seconds=seconds, error=error, figures=figures, curves=curves
     )
     words = f"python -m replication.paper {name} --preset {preset}"
-    record = new_record(words, describe_machine(device), {name: measurement})
+    record = new_record(words, commit, describe_machine(device), {name: measurement})
     add_record(record_file(folder.parent, folder.name, device), record)
     return record
 

@@ -21,7 +21,7 @@ from replication.claims import (
 from replication.counts import count_verdicts
 from replication.experiments import EXPERIMENTS
 from replication.readers import BEST
-from replication.records import Evidence, describe_experiments, find_evidence, judge_claim
+from replication.records import Evidence, describe_experiments, find_evidence, judge_claim, latest
 
 SECTIONS = {
     "The operator: sections 3.2 to 3.4": ("section3.2", "section3.3", "section3.4"),
@@ -164,7 +164,7 @@ def generation_tables(evidence: list[Evidence]) -> str:
 
 def generation_figures(evidence: list[Evidence]) -> list[tuple[str, Device, dict[str, float]]]:
     """The figures of the paper's images on a CPU and on a GPU."""
-    known = {each.experiment: each for each in evidence}
+    known = latest(evidence)
     names = [
         (f"generation-{x}{end}", shape) for x, shape in SHAPES.items() for end in ("", "-cuda")
     ]

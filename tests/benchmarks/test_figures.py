@@ -33,7 +33,7 @@ def write_results(folder: Path, cases: dict[str, CaseResult], device: Device = "
     machine = Machine(device=device, hardware=hardware, software="x", backends="cpu", threads=2)
     for name, case in cases.items():
         file = record_file(folder, name.partition("/")[0], machine.place)
-        add_record(file, new_record("a command", machine, {name: case}))
+        add_record(file, new_record("a command", "abc1234", machine, {name: case}))
 
 
 @given(st.floats(0.5, 2.5), st.floats(1e-9, 1e3))

@@ -38,7 +38,9 @@ class Value(BaseModel, frozen=True):
 
 def test_a_record_comes_back_with_four_digits(tmp_path: Path) -> None:
     limits = Limits(gemm_float32=1.23456e9, copy_bandwidth=2e9)
-    record = new_record("a command", MACHINE, {"a": Value(name="x", pair=Pair(1.23456, 2))}, limits)
+    record = new_record(
+        "a command", "abc1234", MACHINE, {"a": Value(name="x", pair=Pair(1.23456, 2))}, limits
+    )
     file = record_file(tmp_path, "theme", "cpu")
     add_record(file, record)
 
@@ -54,7 +56,7 @@ def test_newer_results_replace_those_of_their_names(tmp_path: Path) -> None:
     for command, results in (
         ("first", {"a": 1, "b": 1}), ("second", {"b": 2, "c": 2}), ("third", {"a": 3}),
     ):  # fmt: skip
-        add_record(file, new_record(command, MACHINE, results))
+        add_record(file, new_record(command, "abc1234", MACHINE, results))
 
     records = read_records(file, Record[Any])
     assert [record.command for record in records] == ["third", "second"]
@@ -66,7 +68,7 @@ def test_results_are_removed_by_their_names(tmp_path: Path) -> None:
     remove_results(file, ["a"])
     assert not file.exists()
     for name in ("a", "b", "c"):
-        add_record(file, new_record(f"makes {name}", MACHINE, {name: 1}))
+        add_record(file, new_record(f"makes {name}", "abc1234", MACHINE, {name: 1}))
 
     remove_results(file, ["a", "c", "unknown"])
     (left,) = read_records(file, Record[Any])
@@ -87,7 +89,7 @@ while not all((folder / name).exists() for name in ("first", "second")):
     time.sleep(0.001)
 for number in range(20):
     name = f"{sys.argv[2]}-{number}"
-    add_record(pathlib.Path(sys.argv[1]), new_record("adds", MACHINE, {name: number}))
+    add_record(pathlib.Path(sys.argv[1]), new_record("adds", "abc1234", MACHINE, {name: number}))
 """
     root = Path(__file__).parents[2]
     writers = [
@@ -103,5 +105,5 @@ def test_a_damaged_file_is_named_and_stays(tmp_path: Path, text: str) -> None:
     file = tmp_path / "results.json"
     file.write_text(text)
     with pytest.raises(ValueError, match=r"results\.json"):
-        add_record(file, new_record("a command", MACHINE, {"a": 1}))
+        add_record(file, new_record("a command", "abc1234", MACHINE, {"a": 1}))
     assert file.read_text() == text

@@ -124,7 +124,8 @@ def test_times_are_measured_once(tmp_path: Path) -> None:
 
     def measure() -> dict[str, Any]:
         calls.append(1)
-        return {"seconds": {"a": 0.5}, "rounds": 1, "environment": {}, "bytes": {"a": 9}}
+        where = {"threads": torch.get_num_threads()}
+        return {"seconds": {"a": 0.5}, "rounds": 1, "environment": where, "bytes": {"a": 9}}
 
     first, second = (read_times(file, {"preset": "p"}, ["a"], measure) for _ in range(2))
     assert first == second and first.seconds == {"a": 0.5}
@@ -133,6 +134,14 @@ def test_times_are_measured_once(tmp_path: Path) -> None:
     for about, names in (({"preset": "q"}, ["a"]), ({"preset": "p"}, ["a", "b"])):
         with pytest.raises(ValueError, match="choose another --out"):
             read_times(file, about, names, measure)
+
+
+def test_times_of_other_threads_are_used_with_a_warning(tmp_path: Path) -> None:
+    file, other = tmp_path / "timings.json", torch.get_num_threads() + 1
+    times = {"seconds": {"a": 0.5}, "rounds": 1, "environment": {"threads": other}}
+    read_times(file, {}, ["a"], lambda: times)
+    with pytest.warns(UserWarning, match=f"{other} threads"):
+        assert read_times(file, {}, ["a"], dict).seconds == {"a": 0.5}
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from linattn_lab.store import add_record, record_file
 from linattn_models.training import RunFolder
 from replication import paper
 from replication.experiments import EXPERIMENTS, Experiment
 from replication.paper import Flags, left_out, main, select
-from replication.records import Evidence, read_evidence
+from replication.records import Evidence, latest, read_evidence
 
 POSITIVE = Flags(("section3.2/positive",), preset="smoke")
 
@@ -115,7 +116,13 @@ def test_pictures_of_trained_models_are_published(
     run.mkdir(parents=True)
     (run / "samples.png").write_bytes(b"picture")
     (run / "completions.png").symlink_to(__file__)  # of what is outside, no copy is made
-    summary = {"seed": 0, "parameters": 1, "steps": 1, "metrics": {}, "environment": {}}
+    summary = {
+        "seed": 0,
+        "parameters": 1,
+        "steps": 1,
+        "metrics": {},
+        "environment": {"commit": "a" * 40},
+    }
     (run / "summary.json").write_text(json.dumps(summary | {"train_seconds": 1e6}))
     line = {"step": 1, "split": "train", "seconds": 2.0, "loss": 0.5}
     (run / "metrics.jsonl").write_text(f"{json.dumps(line)}\n")
@@ -125,9 +132,36 @@ def test_pictures_of_trained_models_are_published(
     picture = tmp_path / "kept" / "pictures" / "equations" / "linear-samples.png"
     assert picture.read_bytes() == b"picture"
     assert list(picture.parent.iterdir()) == [picture]
-    measurement = read_by_name(tmp_path / "kept")["equations"].measurement
-    assert measurement.curves == {"linear": [line]}
-    assert measurement.seconds == 1e6  # of a run that continued, what its trainings took before
+    kept = read_by_name(tmp_path / "kept")["equations"]
+    assert kept.measurement.curves == {"linear": [line]}
+    assert kept.measurement.seconds == 1e6  # what trainings took before they continued
+    assert kept.record.commit == "aaaaaaa"  # at which the trainings were made
+
+
+def test_what_was_measured_later_is_kept(
+    flags: Flags,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(paper, "FOLDER", tmp_path / "kept")
+    flags = dataclasses.replace(flags, preset="laptop", publish=True)
+    main(flags)
+    record = read_by_name(tmp_path / "kept")["equations"].record
+    later = record.model_copy(update={"date": "2999-01-01"})
+    add_record(record_file(tmp_path, "kept", "cpu"), later)
+
+    main(flags)
+
+    assert read_by_name(tmp_path / "kept")["equations"].record == later
+    assert "2999-01-01" in capsys.readouterr().out
+
+
+def test_the_tables_show_the_latest_measurement_of_any_device() -> None:
+    each = read_evidence()[0]
+    newer = each.record.model_copy(update={"date": "2999-01-01"})
+    both = [Evidence(each.experiment, newer), each]
+    assert latest(both) == latest(both[::-1]) == {each.experiment: both[0]}
 
 
 def test_what_this_machine_lacks_is_named(

@@ -39,7 +39,7 @@ class Counts(BaseModel, frozen=True, extra="forbid"):
     Args:
         tokenizer: its name, as for `make_tokenizer`.
         tokenizer_digest: a hash of its file.
-        training_bytes, held_out_bytes: of the files, with one for the end of each.
+        training_bytes, held_out_bytes: of the files, and one for each end that is a token.
         digest: a hash of the tokens.
     """
 
@@ -77,7 +77,7 @@ def read_tokens(data: Sequence[Path], tokenizer: str | None, out: Path) -> Texts
         np.concatenate([np.empty(0, dtype), *encode_parts(parts, chosen)])
         for parts in (corpus.training, corpus.held_out)
     ]
-    counts = _count(corpus, tokenizer or "bytes", write_tokenizer(chosen), both)
+    counts = _count(corpus, tokenizer or "bytes", chosen, both)
     return Texts(both[0], both[1], chosen, counts)
 
 
@@ -100,9 +100,8 @@ def prepare(data: Sequence[Path], tokenizer: str, out: Path) -> Texts:
                 for block in encode_parts(of_file, chosen):
                     file.write(block.data)
         both = [_map(folder / name, _smallest_dtype(chosen)) for name in TOKENS]
-        content = write_tokenizer(chosen)
-        counts = _count(corpus, tokenizer, content, both)
-        (folder / TOKENIZER).write_bytes(content)
+        counts = _count(corpus, tokenizer, chosen, both)
+        (folder / TOKENIZER).write_bytes(write_tokenizer(chosen))
         (folder / DESCRIPTION).write_text(counts.model_dump_json(indent=1))
     return _open_tokens(out, None)
 
@@ -189,13 +188,13 @@ def _smallest_dtype(tokenizer: Any) -> Literal["uint8", "uint16", "uint32"]:
     return "uint8" if size <= 1 << 8 else "uint16" if size <= 1 << 16 else "uint32"
 
 
-def _count(corpus: Corpus, name: str, tokenizer: bytes, tokens: Sequence[Array]) -> Counts:
-    both = (corpus.training, corpus.held_out)
-    sizes = [sum(part.end - part.start + 1 for part in parts) for parts in both]
+def _count(corpus: Corpus, name: str, tokenizer: Any, tokens: Sequence[Array]) -> Counts:
+    both, end = (corpus.training, corpus.held_out), bool(_encode_end(tokenizer))
+    sizes = [sum(part.end - part.start + end for part in parts) for parts in both]
     return Counts.model_validate(
         {
             "tokenizer": Path(name).name,
-            "tokenizer_digest": data_digest(np.frombuffer(tokenizer, np.uint8)),
+            "tokenizer_digest": data_digest(np.frombuffer(write_tokenizer(tokenizer), np.uint8)),
             "files": corpus.files,
             "training_bytes": sizes[0],
             "held_out_bytes": sizes[1],

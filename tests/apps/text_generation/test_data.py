@@ -50,6 +50,17 @@ def test_each_of_many_files_is_in_one_part_whole(folder: Path, tmp_path: Path) -
     assert texts.counts.training_bytes == len(texts.training)
 
 
+def test_only_ends_that_are_tokens_are_counted(folder: Path, tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    characters = {chr(i): i for i in range(1, 128)}
+    model = tokenizers.models.BPE(vocab=characters, merges=[])
+    name = write_file(tokenizers.Tokenizer(model), tmp_path / "without-end.json")
+    texts = read_tokens([folder], name, tmp_path / "run")
+    counts = texts.counts
+    assert counts.training_bytes == len(texts.training)
+    assert counts.held_out_bytes == len(texts.held_out)
+
+
 def test_of_few_files_the_last_twentieth_of_each_is_held_out(poem: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()

@@ -46,15 +46,23 @@ class _File(BaseModel, Generic[Model]):
     records: list[Model]
 
 
+def current_commit() -> str:
+    """The commit of this checkout; to be asked before the work, at whose end it may be another."""
+    return str(environment(torch.device("cpu"))["commit"] or "unknown")[:7]
+
+
 def new_record(
-    command: str, machine: Machine, results: dict[str, Result], limits: Limits | None = None
+    command: str,
+    commit: str,
+    machine: Machine,
+    results: dict[str, Result],
+    limits: Limits | None = None,
 ) -> Record[Result]:
-    """Returns a record of today and of the commit of this checkout."""
-    where = environment(torch.device("cpu"))
+    """Returns a record of today."""
     return Record(
         command=command,
-        date=str(where["date"]),
-        commit=str(where["commit"] or "unknown")[:7],
+        date=str(environment(torch.device("cpu"))["date"]),
+        commit=commit,
         machine=machine,
         limits=limits,
         results=results,

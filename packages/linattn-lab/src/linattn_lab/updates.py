@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from statistics import median
@@ -110,4 +111,10 @@ def read_times(
         wanted = f"times of {dict(about)}, of {', '.join(names)} together"
         got = f"times of {other}, of {', '.join(times.seconds)}"
         raise ValueError(expected(str(file), wanted, got, "choose another --out"))
+    if (threads := times.environment.get("threads")) != torch.get_num_threads():
+        warnings.warn(
+            f"updates are timed as in {file}, with {threads} threads; this process has "
+            f"{torch.get_num_threads()}",
+            stacklevel=2,
+        )
     return times
