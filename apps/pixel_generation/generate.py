@@ -88,15 +88,16 @@ def main(flags: Flags) -> None:
     count = affordable_samples(run.model, blank) if flags.count is None else flags.count
     make_folders(out)
     draw = Draw(flags.temperature, flags.seed, progress=True)
+    last = "original" if images else "sample"
     label = f"{run.dataset}, {run.attention} attention, step {run.step:,}"
     if count:
         drawn = write_samples(out / "samples.png", run.model, blank, count, label, draw=draw)
         keep(flags, out, "samples")
         images = images or dataclasses.replace(blank, test=drawn)
     if completed and images:
-        path = out / "completions.png"
+        path, copies = out / "completions.png", flags.copies
         write_completions(
-            path, run.model, images, run.layout, completed, flags.copies, label, draw=draw
+            path, run.model, images, run.layout, completed, copies, label, last=last, draw=draw
         )
         keep(flags, out, "completions")
     elif flags.completed is None:

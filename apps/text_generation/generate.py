@@ -7,7 +7,8 @@
 
 Without RUN, the model is the one in pretrained/, of Python's standard library. The prompt is
 printed, then the text as it is drawn; Ctrl-C ends it. In a chat, the model continues each line of
-yours with one of its own. It keeps its state between them, whose size does not grow.
+yours with one of its own. It keeps its state between them, whose size does not grow. The model in
+pretrained/ knows Python alone, so a chat needs one that has learned such lines.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ class Flags:
     """What the text begins with; "import " if not given, or nothing in a chat."""
     chat: bool = False
     """Continue each line of the input by another one."""
-    length: int = 1_000
-    """The most tokens to write after the prompt, or after a line."""
+    length: int | None = None
+    """The most tokens to write after the prompt, or after a line; if not given 1,000, or 200 in a
+    chat."""
     temperature: float = 0.8
     """Below 1, likely tokens are drawn more often; at 0, the likeliest always."""
     top_p: float = 0.95
@@ -86,6 +88,7 @@ class Writer:
     def __init__(self, flags: Flags, model: AutoregressiveTransformer) -> None:
         self.state: DecodingState | None = None
         self._flags, self._model = flags, model
+        self._length = flags.length or (200 if flags.chat else 1_000)
         self._generator = torch.Generator(model.device).manual_seed(flags.seed)
 
     def write(self, text: str, stop: str | None = None) -> Iterator[str]:
@@ -93,7 +96,7 @@ class Writer:
         stream = self._model.stream(
             prefix=text,
             state=self.state,
-            max_new_tokens=self._flags.length,
+            max_new_tokens=self._length,
             stop_strings=stop,
             temperature=self._flags.temperature,
             top_p=self._flags.top_p,
@@ -117,7 +120,7 @@ def chat(writer: Writer, prompt: str) -> None:
             continue
         prompt, state = "", writer.state
         if state is not None:
-            print(f"\n[state: {state.nbytes:,} bytes after {state.position} tokens]")
+            print(f"\n[state: {state.nbytes:,} bytes after {state.position} positions]")
         print("> ", end="", flush=True)
     print()
 

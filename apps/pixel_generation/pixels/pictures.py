@@ -62,14 +62,15 @@ def write_completions(
     copies: int,
     label: str,
     *,
+    last: str = "original",
     draw: Draw = SHOWN,
 ) -> None:
-    """A row for each of `count` test images: its upper half, `copies` completions, the original.
+    """A row for each of `count` test images: its upper half, `copies` completions, the image.
 
-    It is written in parts, as `write_samples`.
+    `last` is the title of the last column. The picture is written in parts, as `write_samples`.
     """
     shown, rows = images.height // 2, list[list[Colors]]()
-    columns = [(0, "occluded"), (1, "completed"), (1 + copies, "original")]
+    columns = [(0, "half hidden"), (1, "completed"), (1 + copies, last)]
     originals = images.test[:count]
     for seeds in draw.seeds(len(originals), copies).split(max(1, AT_ONCE // copies)):
         known = originals[len(rows) : len(rows) + len(seeds)]

@@ -131,7 +131,7 @@ def describe_texts(texts: Texts) -> str:
     """What was read, in two lines."""
     counts, (training, held_out) = texts.counts, (texts.training, texts.held_out)
     return (
-        f"read: {counts.files:,} files, {counts.training_bytes:,} bytes to learn from, "
+        f"files: {counts.files:,}; {counts.training_bytes:,} bytes to learn from, "
         f"{counts.held_out_bytes:,} held out\n"
         f"tokens: {len(training):,} to learn from, {len(held_out):,} held out, "
         f"a vocabulary of {count_tokens(texts.tokenizer):,} ({counts.tokenizer})"

@@ -32,7 +32,7 @@ def test_a_chat_continues_its_state_whose_size_stays(
     monkeypatch.setattr("sys.stdin", io.StringIO("import os\nimport re\nimport io\n"))
     done = script("generate", smoke_run, "--chat", "--length", 5)
     assert done.code == 0, done.stderr
-    states = re.findall(r"([\d,]+) bytes after (\d+) tokens", done.stdout)
+    states = re.findall(r"([\d,]+) bytes after (\d+) positions", done.stdout)
     assert len(states) == 3 and len({size for size, _ in states}) == 1
     read = [int(tokens) for _, tokens in states]
     assert read == sorted(set(read)) and read[-1] >= 3 * 11

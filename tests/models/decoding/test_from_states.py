@@ -159,7 +159,7 @@ def test_a_stream_is_left_and_continued(kind: Kind, how: dict[str, Any], count: 
     ("options", "error", "said"),
     [
         ({"return_state": 1}, ValueError, "return_state"),
-        ({"length": 9, "return_state": True}, ValueError, "one more for the state that is return"),
+        ({"length": 9, "return_state": True}, ValueError, "state that is returned needs one more"),
         ({"length": 7, "from": True}, ValueError, "9 positions, got 7 after the 3 of the state"),
         ({"batch": 3, "from": True}, ValueError, "state"),
         ({"prefix": [[1]], "from": True}, ValueError, "prefix"),

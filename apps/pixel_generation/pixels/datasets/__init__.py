@@ -58,7 +58,7 @@ def load(
         return digits.load()
     if data_dir is not None and not download and not data_dir.is_dir():
         advice = "correct the path" + ", or create it with --download" * (name in SOURCES)
-        got = f"{data_dir}, which is none"
+        got = f"{data_dir}, and there is no such folder"
         raise FileNotFoundError(expected("--data-dir", "a folder", got, advice))
     if name == "folder":
         if data_dir is None or download:

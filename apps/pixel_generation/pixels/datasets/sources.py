@@ -20,7 +20,7 @@ class Source:
     """Where a dataset is published.
 
     Attributes:
-        page: what people read about it.
+        page: where people find its files.
         base_url: the address that a file's name is appended to.
         checksums: the MD5 of each file, by name. A .tar.gz is unpacked beside itself.
     """
@@ -32,7 +32,7 @@ class Source:
 
 SOURCES = {
     "mnist": Source(
-        "the MNIST page (http://yann.lecun.com/exdb/mnist)",
+        "a mirror of MNIST (https://ossci-datasets.s3.amazonaws.com/mnist/FILE)",
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
         {
             "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",

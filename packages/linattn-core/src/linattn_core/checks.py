@@ -349,7 +349,8 @@ def _key_mask(mask: Tensor, call: AttentionCall) -> Tensor:
     # Not `in`, by which Dynamo finds a number unequal to a symbol without asking for its value.
     if any(x != 1 and x != n for x, n in zip(per_key.shape, (batch, length), strict=True)):
         wanted, got = f"(batch, length) = {(batch, length)}", f"shape {tuple(per_key.shape)}"
-        raise ValueError(expected("attn_mask", wanted, got, "keys alone may be masked"))
+        advice = "keys alone may be masked; for a causal mask pass is_causal=True"
+        raise ValueError(expected("attn_mask", wanted, got, advice))
     return per_key.to(call.device).expand(batch, length)
 
 

@@ -37,8 +37,8 @@ _Noreturn static void fail(const char* sentence) {
     exit(1);
 }
 
-_Noreturn static void print_usage(const char* wrong) {
-    fprintf(stderr, "linattn-run: %s\n\n%s", wrong, usage);
+_Noreturn static void print_usage(const char* wanted, const char* got) {
+    fprintf(stderr, "linattn-run: expected %s, got %s.\n\n%s", wanted, got, usage);
     exit(2);
 }
 
@@ -75,7 +75,7 @@ static Options read_options(int argc, char** argv) {
     for (int i = 1; i < argc; ++i) {
         const char* const name = argv[i];
         if (name[0] != '-') {
-            if (options.model != NULL) print_usage("expected one file of a model.");
+            if (options.model != NULL) print_usage("one file of a model", name);
             options.model = name;
             continue;
         }
@@ -88,7 +88,7 @@ static Options read_options(int argc, char** argv) {
             exit(0);
         }
         const char* const value = argv[++i]; /* NULL behind the last one */
-        if (strlen(name) != 2 || value == NULL) print_usage("expected an option of these, with its value.");
+        if (strlen(name) != 2 || value == NULL) print_usage("an option of these, with its value", name);
         switch (name[1]) {
             case 'i': options.prompt = value; break;
             case 'n': options.count = whole(name, value, 0, INT32_MAX); break;
@@ -101,10 +101,10 @@ static Options read_options(int argc, char** argv) {
             case 'p': read_size(&options, value); break;
             case 'o': options.out = value; break;
             case 'j': options.threads = (int)whole(name, value, 0, INT32_MAX); break;
-            default: print_usage("expected one of these options.");
+            default: print_usage("one of these options", name);
         }
     }
-    if (options.model == NULL) print_usage("expected the file of a model.");
+    if (options.model == NULL) print_usage("the file of a model", "none");
     return options;
 }
 

@@ -332,7 +332,7 @@ def _default_length(source: TokenSource, before: int) -> int:
     """The model's `max_length`, if it is more than a state has read."""
     most = source.max_length
     if most is None:
-        advice = "the model has no max_length that would be the default"
+        advice = "pass it or max_new_tokens; the model has no max_length as a default"
         raise ValueError(expected("length", "a number of tokens", None, advice))
     if most <= before:
         advice = f"the state has read {before} tokens of the model's max_length {most}"
@@ -352,7 +352,7 @@ def _too_long(
     name = "length" if known is None else "max_new_tokens"
     got = f"{length}" if known is None else f"{length - known} after a prefix of {known}"
     got += f" after the {before} of the state" if before else ""
-    got += ", and one more for the state that is returned" if needs_more else ""
+    got += ", and the state that is returned needs one more" if needs_more else ""
     return ValueError(expected(name, f"at most the model's {longest} positions", got))
 
 

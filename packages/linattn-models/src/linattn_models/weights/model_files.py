@@ -156,7 +156,8 @@ def read_model_config(path: Path) -> dict[str, Any]:
     if not path.is_file():
         wanted = "the configuration of a model"
         advice = "name a folder that `save` wrote; load_decoder reads files of export_decoder"
-        raise FileNotFoundError(expected(str(path), wanted, "no file", advice))
+        got = "no file" if path.parent.is_dir() else f"no folder {path.parent}"
+        raise FileNotFoundError(expected(str(path), wanted, got, advice))
     config = json_object(path.read_bytes(), str(path))
     version = config.get("format_version")
     if version != FORMAT_VERSION:

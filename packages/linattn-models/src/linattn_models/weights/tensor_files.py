@@ -62,7 +62,8 @@ def read_tensors(
             # Copied to memory that torch has aligned, so that products round as before saving.
             tensors = {name: content.get_tensor(name).clone() for name in content.keys()}  # noqa: SIM118
     except SafetensorError as error:
-        raise ValueError(expected(str(file), wanted, error, advice)) from None
+        got = f"another file, or a part of one ({error})"
+        raise ValueError(expected(str(file), wanted, got, advice)) from None
     if file_format not in (None, metadata.get("format")):
         raise ValueError(expected(str(file), wanted, "another kind of file"))
     return tensors, metadata
