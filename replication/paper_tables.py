@@ -37,7 +37,7 @@ WIDTH = 126
 SHAPE_WORDS = """
 The paper's own model with linear attention has {bits} bits/dim on the test images and {validated}
 on the validation images after {updates} updates, {hours} hours of training. The paper made {paper}
-updates, for which this machine needs {days} days. The power law {law} through the validation curve,
+updates, which take {days} days at this pace. The power law {law} through the validation curve,
 while the learning rate is constant, has {there} bits/dim there.
 """
 

@@ -54,9 +54,8 @@ def preset_flags(
         SystemExit: as `parse_flags`.
     """
     name = peek_flag("preset", DEFAULT_PRESET, args)
-    flags = presets.get(
-        name, presets[DEFAULT_PRESET]
-    )  # of an unknown name, tyro lists the known ones
+    # Of an unknown name, tyro lists the known ones.
+    flags = presets.get(name, presets[DEFAULT_PRESET])
     return parse_flags(type(flags), description=description, default=flags, args=args)
 
 
