@@ -12,7 +12,7 @@ from benchmarks.cases import images
 from benchmarks.cases.speech import EPOCH, UTTERANCES
 from benchmarks.results import CaseResult
 from benchmarks.series import by_series, points
-from linattn_lab.store import Record, latest_results, read_records
+from linattn_lab.store import Record, latest_results, read_records, record_files
 
 LINEAR = ("linear (cpu)", "linear (cuda)", "linear (torch)")
 RIVALS = ("softmax, N x N", "softmax SDPA", "lsh-1", "lsh-4", "lsh-8")
@@ -32,7 +32,7 @@ def read_figures(folder: Path) -> Figures:
     """The figures of all themes in a folder, which has results of one machine."""
     figures: Figures = {}
     for theme, read in THEMES.items():
-        for file in sorted((folder / theme).glob("results*.json")):
+        for file in record_files(folder, theme):
             figures |= read(latest_results(read_records(file, Record[CaseResult])))
     return figures
 

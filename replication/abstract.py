@@ -18,7 +18,7 @@ from replication.paper_tables import (
     paper_factor,
     paragraph,
 )
-from replication.records import Evidence, figures_of
+from replication.records import Evidence, figures_of, on_cpu
 
 FORMS = ("associativity", "causal", "gradients", "rnn")
 SPEECH = ("lstm", "linear-conv")
@@ -44,7 +44,7 @@ minutes of training: {convolved} % and {lstm_longer} % (means of {seeds} seeds, 
 def abstract(evidence: list[Evidence]) -> str:
     """The five sentences."""
     forms, mnist, short = (figures_of(evidence, x) for x in ("equations", "mnist", "speech"))
-    images, times = generation(evidence, "cifar10", "GPU"), figures_of(evidence, "lengths")
+    images, times = generation(evidence, "cifar10", "GPU"), figures_of(on_cpu(evidence), "lengths")
     longest = ("softmax SDPA/65536/time", "linear/65536/time")
     rows = {name: row for name, row in long_trainings().items() if name in SPEECH}
     long = read_figures(rows, "phoneme_error_rate", "per", scale=100)

@@ -24,7 +24,8 @@ class Experiment(BaseModel):
 
     name: str
     shows: str
-    command: str
+    command: str = ""
+    measures: str = ""
     flags: dict[Preset, str]
     draw: dict[Preset, str] = {}
     attentions: tuple[str, ...] = ()
@@ -37,10 +38,16 @@ class Experiment(BaseModel):
 
     def commands(self, preset: Preset) -> list[str]:
         """What follows `python`: "{out}" is the run's folder, "{data}" that of data sets."""
-        first = f"{self.command} {self.flags[preset]} --out {{out}}"
+        cases = f"-m benchmarks --threads {torch.get_num_threads()} --only {self.measures}"
+        first = f"{self.command or cases} {self.flags[preset]} --out {{out}}"
         draw = self.draw.get(preset)
         drawn = [draw.replace("{attention}", name) for name in self.attentions] if draw else []
         return [first, *drawn]
+
+    @property
+    def is_benchmark(self) -> bool:
+        """Whether it is published with the results of benchmarks, and not beside another run."""
+        return bool(self.measures) and not self.beside
 
     def device(self, preset: Preset) -> Device:
         """Where it is measured on this machine."""

@@ -32,20 +32,13 @@ import tyro
 from linattn_core.errors import expected
 from linattn_lab.runs import make_folders
 from linattn_lab.script import parse_flags, run_script
-from linattn_lab.store import add_record, record_file, remove_results
+from linattn_lab.store import record_file, remove_results
 from linattn_lab.tables import figure, markdown_table
 from linattn_models.training import RunFolder
-from replication.claims import CLAIMS, FEW_UPDATES, Claim, select_claims
+from replication.claims import CLAIMS, Claim, select_claims
 from replication.experiments import EXPERIMENTS, Preset
-from replication.readers import PICTURES, find_trainings
-from replication.records import (
-    DEVICES,
-    FOLDER,
-    Evidence,
-    find_evidence,
-    judge_claim,
-    read_evidence,
-)
+from replication.published import publish, try_published
+from replication.records import DEVICES, Evidence, find_evidence, judge_claim, read_evidence
 from replication.run import LOG, run_experiment
 
 
@@ -62,7 +55,7 @@ class Flags:
     again: bool = False
     """Run also what has ended, from the start: what earlier runs left is removed."""
     publish: bool = False
-    """Keep figures, curves and pictures in docs/replication, where `nox -s report` finds them."""
+    """Keep figures, curves and pictures in docs, where `nox -s report` finds them."""
     out: Path = Path("runs/replication")
     """Folder of the runs."""
 
@@ -79,8 +72,7 @@ def main(flags: Flags) -> None:
     folder = flags.out.absolute() / flags.preset
     make_folders(folder)
     if flags.publish:
-        make_folders(FOLDER)
-        read_evidence(FOLDER)  # what is damaged is refused before hours of work
+        try_published()
     with RunFolder(folder).lock():  # runs beside each other would time each other's load
         run_all(names, flags.preset, folder, again=flags.again)
     evidence = [each for each in read_evidence(folder) if each.experiment in names]
@@ -155,31 +147,6 @@ def show_verdicts(claims: Sequence[Claim], evidence: list[Evidence]) -> str:
         here = figure(figures.get(claim.rules[0].figure))
         rows.append([claim.name, claim.paper, here, verdict])
     return markdown_table(["claim", "paper", "here", "verdict"], rows)
-
-
-def publish(evidence: Evidence, folder: Path) -> None:
-    """Keeps a record for the report, and pictures of models that were trained long enough."""
-    same = (evidence.experiment, evidence.device)
-    dates = [x.record.date for x in read_evidence(FOLDER) if (x.experiment, x.device) == same]
-    if dates and dates[0] > evidence.record.date:
-        print(f"{evidence.experiment}: kept is what was measured later, on {dates[0]}.")
-        return
-    add_record(record_file(FOLDER.parent, FOLDER.name, evidence.device), evidence.record)
-    name = evidence.experiment
-    for attention, run in find_trainings(folder / name).items():
-        if evidence.figures.get(f"{attention}/updates-drawn", FEW_UPDATES) < FEW_UPDATES:
-            continue
-        for picture in list_pictures(run.path):
-            if picture.stem in PICTURES:
-                kept = FOLDER / "pictures" / name / f"{attention}-{picture.name}"
-                kept.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(picture, kept)
-
-
-def list_pictures(folder: Path) -> list[Path]:
-    """The pictures in a folder; a link to a file outside of it is none."""
-    own = folder.resolve()
-    return [x for x in sorted(folder.glob("*.png")) if x.resolve().is_relative_to(own)]
 
 
 if __name__ == "__main__":

@@ -20,13 +20,20 @@ from linattn_lab.store import read_model
 from linattn_lab.tables import figure, markdown_table, memory, name_environments, table_of
 from linattn_lab.updates import UpdateTimes
 from replication.claims import FEW_UPDATES, PAPER, Figures, divide, paper_number
-from replication.experiments import ROOT
 from replication.fits import PAPER_UPDATES, fit_before_decay
 from replication.plots import paper_gain
+from replication.published import RESULTS
 from replication.readers import BEST
-from replication.records import Evidence, describe_experiments, figures_of, latest, mark_older
+from replication.records import (
+    Evidence,
+    describe_experiments,
+    figures_of,
+    latest,
+    mark_older,
+    on_cpu,
+)
 
-SPEECH = ROOT / "docs" / "results" / "speech"
+SPEECH = RESULTS / "speech"
 IMAGES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 SOFTMAX, CACHE = "softmax", "stateful-softmax"
 ATTENTIONS = {"linear": "linear", SOFTMAX: "softmax", "lsh-1": "lsh-1", "lsh-4": "lsh-4"}
@@ -208,7 +215,8 @@ def copy(evidence: list[Evidence]) -> str:
 
 def lengths(evidence: list[Evidence]) -> str:
     """Figure 1 on a CPU: time and memory of each rival over those of linear attention."""
-    figures = figures_of(evidence, "lengths")
+    measured = on_cpu(evidence)
+    figures = figures_of(measured, "lengths")
     known: dict[str, list[int]] = {}
     for name in figures:
         method, *rest = name.split("/")
@@ -226,4 +234,4 @@ def lengths(evidence: list[Evidence]) -> str:
         rows.append([*row, f"{max(places):,}"])
     header = ["attention", "time / linear's, shortest N", "longest N"]
     header += ["memory / linear's, shortest N", "longest N", "longest N is"]
-    return f"{markdown_table(header, rows)}\n{describe_experiments(evidence, 'lengths')}"
+    return f"{markdown_table(header, rows)}\n{describe_experiments(measured, 'lengths')}"

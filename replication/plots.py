@@ -15,7 +15,7 @@ from linattn_lab.seeds import average_curves
 from replication.claims import CLAIMS, FEW_UPDATES, divide, paper_number
 from replication.fits import PAPER_UPDATES, WARM, fit_before_decay
 from replication.readers import BEST
-from replication.records import Evidence, latest
+from replication.records import Evidence, latest, on_cpu
 
 RIVALS = {"softmax": "softmax that reruns", "stateful-softmax": "softmax with a cache"}
 LINEAR_TIME = re.compile(r"linear/(\d+)/(\d+)/seconds")
@@ -31,7 +31,7 @@ def draw_plots(evidence: list[Evidence], folder: Path) -> list[Path]:
     errors, bits = "phoneme_error_rate", "bits_per_dim"
     pictures = {
         "speedup": [speedup_panel(known, rival) for rival in RIVALS],
-        "lengths": length_panels(known),
+        "lengths": length_panels(latest(on_cpu(evidence))),
         "mnist": [
             learning_panel(known, "mnist", "eval", bits, "smaller models: bits/dim"),
             extrapolated_panel(known, "the paper's model: bits/dim"),

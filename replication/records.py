@@ -1,6 +1,6 @@
 """What was measured: a record of each experiment and device, and the one behind each claim.
 
-They are kept in docs/replication: results.json of CPUs, results-cuda.json of GPUs. A newer run of
+A file holds those of CPUs, results.json, another those of GPUs, results-cuda.json. A newer run of
 an experiment on the same kind of device replaces the older one.
 """
 
@@ -19,9 +19,8 @@ from linattn_lab.machine import Device
 from linattn_lab.store import Record, read_records, record_file
 from linattn_lab.tables import literal
 from replication.claims import NOT_TESTED, Claim, Verdict
-from replication.experiments import ROOT, Preset
+from replication.experiments import Preset
 
-FOLDER = ROOT / "docs" / "replication"
 DEVICES: tuple[Device, ...] = get_args(Device)
 
 
@@ -29,14 +28,15 @@ class Measurement(BaseModel, frozen=True):
     """What a run of an experiment gave.
 
     Args:
-        seconds: from its start to its end; where it continued, at least what all updates took.
+        seconds: from its start to its end; where it continued, at least what all updates took;
+            0 where other cases were measured with it.
         error: why it failed; empty where it did not.
         figures: by name, as its reader gives them.
         curves: of each training by name, lines of its metrics.
     """
 
     preset: Preset
-    seconds: float
+    seconds: float = 0
     error: str = ""
     figures: dict[str, float] = {}
     curves: dict[str, list[dict[str, Any]]] = {}
@@ -65,11 +65,16 @@ class Evidence:
         return self.measurement.figures
 
 
-def read_evidence(folder: Path = FOLDER) -> list[Evidence]:
+def read_evidence(folder: Path) -> list[Evidence]:
     """Returns the measurements that a folder holds."""
     files = [record_file(folder.parent, folder.name, device) for device in DEVICES]
     records = (record for file in files for record in read_records(file, Record[Measurement]))
     return [Evidence(name, record) for record in records for name in record.results]
+
+
+def on_cpu(evidence: list[Evidence]) -> list[Evidence]:
+    """Those that were measured on a CPU."""
+    return [each for each in evidence if each.device == "cpu"]
 
 
 def latest(evidence: list[Evidence]) -> dict[str, Evidence]:

@@ -10,13 +10,12 @@ if __name__ == "__main__":
     import linattn_lab.startup  # noqa: F401  (before torch)
 
 import dataclasses
-from pathlib import Path
 
 from linattn_lab.script import parse_flags, run_script
 from linattn_models.basics.files import replace_file
 from replication.blocks import write_blocks
 from replication.plots import draw_plots
-from replication.records import FOLDER, read_evidence
+from replication.published import FOLDER, read_published
 from replication.tables import write_claims
 
 
@@ -24,19 +23,16 @@ from replication.tables import write_claims
 class Flags:
     """Make the tables and pictures of the replication report, and the numbers of documents."""
 
-    folder: Path = FOLDER
-    """Folder of the replication's records, and of what is made of them."""
 
-
-def main(flags: Flags) -> None:
+def main() -> None:
     """Writes claims.md, the pictures and the blocks of numbers."""
-    evidence = read_evidence(flags.folder)
-    replace_file(flags.folder / "claims.md", write_claims(evidence).encode())
-    figures = draw_plots(evidence, flags.folder / "figures")
-    documents = write_blocks(evidence) if flags.folder == FOLDER else []
-    written = (flags.folder / "claims.md", *figures, *documents)
+    evidence = read_published()
+    replace_file(FOLDER / "claims.md", write_claims(evidence).encode())
+    written = [FOLDER / "claims.md", *draw_plots(evidence, FOLDER / "figures")]
+    written += write_blocks(evidence)
     print("\n".join(f"written: {file}" for file in written))
 
 
 if __name__ == "__main__":
-    run_script(lambda: main(parse_flags(Flags, description=__doc__)))
+    parse_flags(Flags, description=__doc__)
+    run_script(main)

@@ -9,8 +9,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from linattn_core.errors import expected
 from linattn_lab.machine import Device, describe_machine
 from linattn_lab.processes import wait_for
@@ -69,7 +67,6 @@ def measure(
 def run_command(command: str, out: Path, device: Device) -> None:
     """Runs what follows `python` from the repository's root; its output goes into a log."""
     places: dict[str, object] = {"out": out, "data": data_folder()}
-    places["threads"] = torch.get_num_threads()
     places["resume"] = "--resume" * RunFolder(out).holds_run()
     words = (word.format(**places) for word in command.split())
     arguments = [sys.executable, *filter(None, words)]

@@ -11,9 +11,9 @@ from benchmarks.series import by_series
 from linattn_lab.store import latest_results, read_records, record_file
 from linattn_lab.tables import figure, markdown_table
 from replication.experiments import ROOT
+from replication.published import RESULTS
 from replication.records import Evidence, describe_records
 
-RESULTS = ROOT / "docs" / "results"
 # The GPUs whose tables are shown, the one that has run today's kernels first.
 GPUS = ("h200", "h100")
 PROCESS = ("ms to start", "MB", "KB")  # figures of the benchmark's methods

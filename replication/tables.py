@@ -186,7 +186,7 @@ def one_cells(figures: Figures, name: str) -> list[str]:
 
 
 def measurements_table(evidence: Sequence[Evidence]) -> str:
-    """When, where and how long each experiment ran, and the machines."""
+    """When, where and how long each experiment ran, unless with others, and the machines."""
     chosen = [each for name in EXPERIMENTS for each in evidence if each.experiment == name]
     machines = list(dict.fromkeys(describe_machine(each) for each in chosen))
     rows = [
@@ -197,7 +197,7 @@ def measurements_table(evidence: Sequence[Evidence]) -> str:
             each.record.commit,
             f"{machines.index(describe_machine(each)) + 1}",
             duration(EXPERIMENTS[each.experiment].seconds.get(each.measurement.preset)),
-            duration(each.measurement.seconds),
+            duration(each.measurement.seconds or None),
         ]
         for each in chosen
     ]

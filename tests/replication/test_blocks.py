@@ -8,7 +8,7 @@ from linattn_lab.runs import read_runs
 from linattn_lab.seeds import compare_rows, merge_seeds, read_figures
 from replication.blocks import BLOCK, BLOCKS, DOCUMENTS, fill_blocks
 from replication.experiments import ROOT
-from replication.records import read_evidence
+from replication.published import read_published
 from replication.speed_tables import RESULTS
 
 BEGIN, END = "<!-- numbers: {}, by `a command` -->\n", "<!-- end of numbers -->"
@@ -17,12 +17,12 @@ BEGIN, END = "<!-- numbers: {}, by `a command` -->\n", "<!-- end of numbers -->"
 def test_only_what_is_between_the_markers_changes() -> None:
     text = f"before 1\n{BEGIN.format('copy')}| old |\n{END}\nafter 2\n"
 
-    filled = fill_blocks(text, read_evidence())
+    filled = fill_blocks(text, read_published())
 
     assert filled.startswith(f"before 1\n{BEGIN.format('copy')}| attention ")
     assert filled.endswith(f"{END}\nafter 2\n")
     assert "old" not in filled
-    assert fill_blocks(filled, read_evidence()) == filled
+    assert fill_blocks(filled, read_published()) == filled
 
 
 def test_numbers_that_nobody_writes_are_refused() -> None:
@@ -35,7 +35,7 @@ def test_the_kept_numbers_are_those_of_the_kept_records(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
 
     assert BLOCK.search(text)
-    assert fill_blocks(text, read_evidence()) == text, "run python -m nox -s report"
+    assert fill_blocks(text, read_published()) == text, "run python -m nox -s report"
 
 
 def test_what_readme_says_of_text_is_no_noise_of_seeds() -> None:

@@ -10,9 +10,10 @@ import pytest
 
 from linattn_lab.store import add_record, record_file
 from linattn_models.training import RunFolder
-from replication import paper
+from replication import published
 from replication.experiments import EXPERIMENTS, Experiment
 from replication.paper import Flags, left_out, main, select
+from replication.published import read_published
 from replication.records import Evidence, latest, read_evidence
 
 POSITIVE = Flags(("section3.2/positive",), preset="smoke")
@@ -95,7 +96,7 @@ def test_a_newer_record_replaces_the_older_one(
     flags: Flags, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = tmp_path / "kept"
-    monkeypatch.setattr(paper, "FOLDER", kept)
+    monkeypatch.setattr(published, "FOLDER", kept)
     publishing = dataclasses.replace(flags, preset="laptop", publish=True, again=True)
     main(publishing)
     first = read_by_name(kept)["equations"].record
@@ -110,7 +111,7 @@ def test_a_newer_record_replaces_the_older_one(
 def test_pictures_of_trained_models_are_published(
     flags: Flags, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paper, "FOLDER", tmp_path / "kept")
+    monkeypatch.setattr(published, "FOLDER", tmp_path / "kept")
     flags = dataclasses.replace(flags, preset="laptop", publish=True)
     run = flags.out / "laptop" / "equations" / "updates" / "linear"
     run.mkdir(parents=True)
@@ -144,7 +145,7 @@ def test_what_was_measured_later_is_kept(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(paper, "FOLDER", tmp_path / "kept")
+    monkeypatch.setattr(published, "FOLDER", tmp_path / "kept")
     flags = dataclasses.replace(flags, preset="laptop", publish=True)
     main(flags)
     record = read_by_name(tmp_path / "kept")["equations"].record
@@ -158,7 +159,7 @@ def test_what_was_measured_later_is_kept(
 
 
 def test_the_tables_show_the_latest_measurement_of_any_device() -> None:
-    each = read_evidence()[0]
+    each = read_published()[0]
     newer = each.record.model_copy(update={"date": "2999-01-01"})
     both = [Evidence(each.experiment, newer), each]
     assert latest(both) == latest(both[::-1]) == {each.experiment: both[0]}

@@ -14,15 +14,14 @@ from replication import equations
 from replication.claims import CLAIMS, CONFIRMED, IN_DIRECTION, NOT_TESTED
 from replication.paper_tables import paper_shape
 from replication.plots import draw_plots
+from replication.published import FOLDER, read_published
 from replication.records import (
-    FOLDER,
     Evidence,
     Measurement,
     describe_records,
     find_evidence,
     judge_claim,
     mark_older,
-    read_evidence,
 )
 from replication.tables import write_claims
 
@@ -74,7 +73,7 @@ def test_days_before_the_newest_measurement_are_marked() -> None:
 def test_tables_of_the_kept_document_are_narrow_and_of_the_kept_records() -> None:
     text = (FOLDER / "claims.md").read_text()
 
-    assert text == write_claims(read_evidence()), "run python -m nox -s report"
+    assert text == write_claims(read_published()), "run python -m nox -s report"
     assert max(len(line) for line in text.splitlines() if line.startswith("|")) <= 120
 
 
@@ -107,7 +106,7 @@ def test_the_law_of_the_paper_s_model_is_said_and_drawn(tmp_path: Path) -> None:
 
 
 def test_pictures_are_drawn_with_and_without_measurements(tmp_path: Path) -> None:
-    for evidence in ([], read_evidence()):
+    for evidence in ([], read_published()):
         files = draw_plots(evidence, tmp_path)
         assert len(files) == 4
         assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)

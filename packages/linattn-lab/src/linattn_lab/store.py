@@ -74,6 +74,11 @@ def record_file(folder: Path, theme: str, place: str) -> Path:
     return folder / theme / ("results.json" if place == "cpu" else f"results-{place}.json")
 
 
+def record_files(folder: Path, theme: str) -> list[Path]:
+    """Returns the files of a theme's results, of the CPU and of GPUs."""
+    return sorted((folder / theme).glob("results*.json"))
+
+
 def read_records(file: Path, kind: type[Record[Result]]) -> list[Record[Result]]:
     """Returns the records of a file, the latest first; none where there is no file.
 
