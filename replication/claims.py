@@ -45,12 +45,11 @@ VERDICTS: tuple[Verdict, ...] = (CONFIRMED, IN_DIRECTION, NOT_CONFIRMED, NOT_TES
 WORST_FIRST: tuple[Verdict, ...] = (NOT_CONFIRMED, NOT_TESTED, IN_DIRECTION, CONFIRMED)
 ABOVE_ZERO = 5e-324  # the least positive float64
 # A factor within which ratios agree, and the noise where a training has one seed: a factor by which
-# a ratio may differ from 1 by chance. That of speeds was seen: of nine in ten of the 590 ratios of
-# lengths, operator, crossover, decoding and generation at 5b04585, half the distance of the
-# quartiles is at most 15 % of the median. That of bits, too: bits-mnist, run twice, gave softmax
-# attention 1.324 and 1.341 bits/dim. That of errors is two standard errors of the ratio of two
-# trainings on AN4, by the seeds of docs/results/speech: 2.30 and 2.94 % by the Bi-LSTM, 3.33 and
-# 2.89 % by linear attention.
+# a ratio may differ from 1 by chance. That of speeds was seen: in nine of ten ratios of
+# docs/results, measured on CPUs, half the distance of the quartiles is at most 15 % of the median.
+# That of bits, too: bits-mnist, run twice, gave softmax attention 1.324 and 1.341 bits/dim. That of
+# errors is two standard errors of the ratio of two trainings on AN4, by the seeds of
+# docs/results/speech: 2.30 and 2.94 % by the Bi-LSTM, 3.33 and 2.89 % by linear attention.
 MARGINS = {"speed": (1.25, 1.15), "bits": (1.02, 1.013), "errors": (1.1, 1.5)}
 FEW_UPDATES = 500  # fewer say nothing of a model; MNIST's 120 show 960 images
 

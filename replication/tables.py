@@ -203,7 +203,8 @@ def measurements_table(evidence: Sequence[Evidence]) -> str:
     ]
     header = ["experiment", "preset", "date", "commit", "machine", "least time", "time"]
     listed = "\n".join(f"{number}. {words}" for number, words in enumerate(machines, 1))
-    return f"{markdown_table(header, rows)}\nMachines:\n\n{listed}\n"
+    along = "Without a time: measured along with other benchmarks."
+    return f"{markdown_table(header, rows)}\n{along}\n\nMachines:\n\n{listed}\n"
 
 
 def describe_machine(evidence: Evidence) -> str:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from statistics import quantiles
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.cases import CASES
+from benchmarks.document import Results
 from linattn_lab.seeds import error_name
+from linattn_lab.store import read_records, record_file
 from replication.claims import (
     CLAIMS,
     CONFIRMED,
@@ -23,6 +27,7 @@ from replication.claims import (
     select_claims,
 )
 from replication.experiments import EXPERIMENTS
+from replication.published import RESULTS
 
 BY_NAME = {claim.name: claim for claim in CLAIMS}
 POSITIVE = st.floats(1e-6, 1e6)
@@ -194,3 +199,14 @@ def test_a_few_updates_test_nothing(name: str, counted: str) -> None:
 def test_an_unknown_claim_is_refused_with_near_names(name: str, near: str) -> None:
     with pytest.raises(ValueError, match=f"'{near}'"):
         select_claims(["table1", name])
+
+
+def test_the_margin_of_speeds_is_what_rounds_on_cpus_show() -> None:
+    halves = [
+        (ratio.value.high - ratio.value.low) / 2 / ratio.value.median
+        for theme in {case.theme for case in CASES}
+        for record in read_records(record_file(RESULTS, theme, "cpu"), Results)
+        for result in record.results.values()
+        for ratio in result.ratios
+    ]
+    assert quantiles(halves, n=10)[-1] <= MARGINS["speed"][1] - 1
